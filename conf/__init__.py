@@ -1,0 +1,1 @@
+"""Hydra configuration: recipe, model, auxiliary, release, sandbox, trainer, storage."""

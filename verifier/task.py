@@ -1,0 +1,68 @@
+"""The public half of a task and the verdict on an answer. References live in `verifier/references.py`."""
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Split = Literal["train", "val", "test"]
+
+
+class AnswerFormat(StrEnum):
+    """How the text inside `<answer>` is read (DATA-04)."""
+
+    LETTER = "letter"
+    """An option letter, A being the first option."""
+    SYMBOL = "symbol"
+    """A gene symbol, compared without regard to case."""
+    RSID = "rsid"
+    """A dbSNP id, compared exactly."""
+    NUMBER = "number"
+    """A number within the reference's tolerance."""
+    TEXT = "text"
+    """Free text, equal after normalisation of case and white space."""
+
+
+class Task(BaseModel):
+    """One scientific question, everything of it public."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str = Field(min_length=1)
+    """Unique within its release; never shown to a program."""
+    split: Split
+    family: str
+    subtopic: str
+    material_group: str
+    """Tasks that share source material share this name; splits keep groups whole."""
+    prompt: str
+    """The question as the model sees it: options and the asked answer form included."""
+    options: tuple[str, ...] = ()
+    """Option texts in letter order; empty unless the format is `letter`."""
+    answer_format: AnswerFormat
+    files: tuple[str, ...] = ()
+    """Base names of the task's own public assets."""
+
+
+class Verdict(BaseModel):
+    """The grader's word on one submitted text. Private: it never enters evidence (EVID-02)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format_valid: bool
+    """Exactly one `<answer>` pair whose content parses under the task's format."""
+    correct: bool
+    """Implies `format_valid`."""
+    answer: str | None
+    """The parsed answer, normalised, or None when the format is invalid."""
+    reason: str
+    """One short clause: why the format failed, or how the answer compared."""
+
+    @property
+    def reward(self) -> float:
+        """1.0 if correct, else 0.0 (RL-04)."""
+        return 1.0 if self.correct else 0.0
+
+
+NOT_SUBMITTED = Verdict(format_valid=False, correct=False, answer=None, reason="nothing was submitted")
+"""The verdict of an episode without a submission: reward 0 (RL-04)."""
