@@ -1,0 +1,160 @@
+"""The `rinr` command line: each command opens what it needs, does one thing, and ends in one line on error.
+
+Heavy imports (Prefect, torch) happen inside the commands, so that help and a finished run answer at once.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from flows.errors import INTERRUPTED, report_and_exit
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+release_app = typer.Typer(no_args_is_help=True, help="Look after task releases.")
+app.add_typer(release_app, name="release")
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as NAME=VALUE, e.g. recipe=ci seed=3")]
+
+
+def prepare_environment(root: Path) -> None:
+    """Settings that Prefect and Hugging Face read when they are imported: nothing leaves this machine."""
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
+    os.environ.setdefault("PREFECT_HOME", str(root.resolve() / "prefect"))
+    # Errors are ours to report, in one line; the Prefect UI keeps its own copy of the story.
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+
+
+@app.command()
+def run(overrides: Overrides = None, debug: Debug = False) -> None:
+    """Run the whole schedule, or resume a run by its run_id.
+
+    Example: rinr run recipe=laptop seed=3
+    """
+    from flows.compose import compose_config
+
+    run_id = None
+    try:
+        config = compose_config(overrides or [])
+        prepare_environment(Path(config.storage.root))
+        from flows.launch import finished_run, launch
+
+        if (report := finished_run(config)) is None:
+            run_id, report = launch(config)
+        typer.echo(f"report: {report}")
+    except KeyboardInterrupt:
+        print("rinr: interrupted; finished stages are kept, resume with the same run_id", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        report_and_exit(error, debug=debug)
+
+
+@app.command()
+def evaluate(
+    harness: Annotated[Path, typer.Option(help="A program file with run(task, api).")],
+    model: Annotated[str, typer.Option(help="A model folder, a model name, or the URL of a running server.")],
+    release: Annotated[str, typer.Option(help="A bundled release or a release folder.")] = "open-genomics",
+    split: Annotated[str, typer.Option(help="val or test.")] = "val",
+    tokenizer: Annotated[str | None, typer.Option(help="With a URL: the folder of the served model's tokenizer.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Further settings, NAME=VALUE.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Measure one program with one model on one split: first answers, temperature 0.
+
+    Example: rinr evaluate --harness h.py --model smollm2-135m-instruct --split val
+    """
+    from flows.evaluation import evaluate_once
+
+    try:
+        evaluate_once(harness, model, release, split, tokenizer, settings or [], Console())
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        report_and_exit(error, debug=debug)
+
+
+@app.command()
+def worker(
+    once: Annotated[bool, typer.Option("--once", help="Serve one handoff request, then end.")] = False,
+    root: Annotated[Path, typer.Option(help="The storage folder that holds the catalog.")] = Path("runs"),
+    cache: Annotated[Path, typer.Option(help="The cache folder.")] = Path(".cache"),
+    debug: Debug = False,
+) -> None:
+    """Claim published handoff requests, train, validate and publish the results.
+
+    Example: rinr worker --once
+    """
+    prepare_environment(root)
+    from flows.worker import serve
+
+    try:
+        served = asyncio.run(serve(root, cache, once=once))
+        typer.echo(f"served {served} request{'' if served == 1 else 's'}")
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        report_and_exit(error, debug=debug)
+
+
+@app.command()
+def report(
+    run_id: Annotated[str, typer.Argument(help="The run's id: a folder name under the storage folder.")],
+    root: Annotated[Path, typer.Option(help="The storage folder.")] = Path("runs"),
+    debug: Debug = False,
+) -> None:
+    """Write the HTML report of a run again and print its table.
+
+    Example: rinr report laptop-s1-20260101-120000
+    """
+    from report.write import write_run_report
+
+    try:
+        typer.echo(f"report: {write_run_report(root.resolve(), run_id, Console())}")
+    except Exception as error:
+        report_and_exit(error, debug=debug)
+
+
+@app.command()
+def doctor(debug: Debug = False, cache: Annotated[Path, typer.Option(help="The cache folder.")] = Path(".cache")) -> None:
+    """Say what is missing on this machine and how to get it. Exit code 3 if something is.
+
+    Example: rinr doctor
+    """
+    from flows.doctor import examine
+
+    try:
+        if not examine(cache, Console()):
+            raise typer.Exit(3)
+    except typer.Exit:
+        raise
+    except Exception as error:
+        report_and_exit(error, debug=debug)
+
+
+@release_app.command("verify")
+def release_verify(name: Annotated[str, typer.Argument(help="A bundled release or a release folder.")], debug: Debug = False) -> None:
+    """Recompute a release's digest and check every part of it.
+
+    Example: rinr release verify open-genomics
+    """
+    from verifier.release import Release
+
+    try:
+        release = Release.find(name)
+        counts = ", ".join(f"{len(release.split(split))} {split}" for split in ("train", "val", "test"))
+        typer.echo(f"{release.name} {release.digest} ok: {counts}; licence {release.licence}")
+    except Exception as error:
+        report_and_exit(error, debug=debug)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

@@ -1,0 +1,72 @@
+"""The algorithm: h0001 -> r0001 -> h0002 -> r0002 -> h0003 -> r0003 (SCHED-01, SCHED-02, SCHED-08).
+
+Read it aloud. Each name below is one stage or one phase; how a stage is done stands in the room it calls.
+"""
+
+import asyncio
+
+from prefect import flow
+
+from catalog.store import Ref
+from report.progress import RunProgress
+from tasks.config import RunConfig
+from tasks.finish import write_report
+from tasks.inner import collect, designate, preflight, propose, select
+from tasks.measure import evaluate
+from tasks.outer import consume, import_model, import_seed, publish, train, validate
+from tasks.session import current, open_session
+
+
+@flow(name="rinr", flow_run_name="rinr {config.run_id}", validate_parameters=True)
+async def rinr(config: RunConfig) -> str:
+    """Three cycles of harness learning and model learning. Returns the path of the report."""
+    with RunProgress() as progress:
+        async with open_session(config, progress):
+            model, harness = await import_model(), await import_seed()
+            history: tuple[Ref, ...] = ()
+            for cycle in range(1, config.schedule.cycles + 1):
+                harness, history = await harness_phase(cycle, model, harness, history)
+                model = await rl_phase(cycle, model, harness)
+            return await write_report(model, harness)
+
+
+@flow(name="harness-phase", flow_run_name="h{cycle:04d}")
+async def harness_phase(
+    cycle: int, model: Ref, harness: Ref, history: tuple[Ref, ...]
+) -> tuple[Ref, tuple[Ref, ...]]:
+    """The inner recursion: the model is fixed, the program is searched (SCHED-04, SEL-07, EVID-04).
+
+    Returns the selected harness, and the history of decisions that later proposals may see.
+    """
+    schedule = current().config.schedule
+    designated = await designate(cycle, model, harness)
+    await evaluate("phase_baseline_test", cycle, 0, model, harness)
+    pending: tuple[Ref, ...] = ()
+    for step in range(1, schedule.steps + 1):
+        interactions = await collect(cycle, step, model, harness)
+        proposals = await propose(cycle, step, model, harness, (*pending, interactions), history)
+        finalists = await preflight(cycle, step, model, harness, proposals, designated)
+        scores = await asyncio.gather(
+            evaluate("step_val_parent", cycle, step, model, harness),
+            *(evaluate("step_val_candidate", cycle, step, model, program, i) for i, program in finalists.programs()),
+        )
+        decision = await select(cycle, step, harness, finalists, scores)
+        harness, history = decision.selected, (*history, decision.record)
+        pending = () if decision.adopted else (*pending, interactions)
+    await evaluate("phase_end_test", cycle, schedule.steps, model, harness)
+    return harness, history
+
+
+@flow(name="rl-phase", flow_run_name="r{cycle:04d}")
+async def rl_phase(cycle: int, model: Ref, harness: Ref) -> Ref:
+    """The outer recursion: the program is fixed, the model learns (HAND-01..04, EXP-02).
+
+    Returns the next model: an export that another process has loaded and evaluated.
+    """
+    await evaluate("rl_baseline_test", cycle, 0, model, harness)
+    request = await publish(cycle, model, harness)
+    await current().release_services()
+    if current().config.trainer.claim == "inline":
+        export = await train(request)
+        await validate(request, export)
+    return await consume(request)

@@ -1,0 +1,41 @@
+"""Start the flow from a command line, and answer for a run that is already finished."""
+
+import asyncio
+from pathlib import Path
+
+from rich.console import Console
+
+from catalog.database import Catalog
+from catalog.errors import IdentityMismatch
+from report.write import write_run_report
+from tasks.config import RunConfig
+from tasks.session import config_identity, new_run_id
+
+
+def finished_run(config: RunConfig) -> Path | None:
+    """The report of a completed run with this id, printed from the catalog; None if there is work to do.
+
+    Nothing is started and no model is called. IdentityMismatch if the run was made with other settings.
+    """
+    root = Path(config.storage.root).resolve()
+    if config.run_id is None or not (root / "catalog.db").exists():
+        return None
+    run = Catalog(root / "catalog.db").run(config.run_id)
+    if run is None or run.status != "completed":
+        return None
+    if run.identities.get("config") != config_identity(config):
+        raise IdentityMismatch(
+            f"run {config.run_id} was made with other settings: give the same ones, or choose another run_id"
+        )
+    return write_run_report(root, config.run_id, Console())
+
+
+def launch(config: RunConfig) -> tuple[str, Path]:
+    """Run the flow to its end in this process. Returns the run id and the path of the report."""
+    from flows.cycle import rinr  # Prefect takes seconds to import
+
+    named = config.model_copy(update={"run_id": config.run_id or new_run_id(config)})
+    assert named.run_id is not None
+    path = Path(asyncio.run(rinr(named)))
+    write_run_report(Path(config.storage.root).resolve(), named.run_id, Console())
+    return named.run_id, path

@@ -1,0 +1,111 @@
+"""The configuration of a run as frozen models: what the Prefect form, a notebook and Hydra all fill in.
+
+Unknown fields are refused everywhere, so that a misspelt setting never silently runs the default.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from broker.budgets import Budgets
+from rl.contract import RlContract
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ScheduleConfig(_Config):
+    """How many of everything (SCHED-03)."""
+
+    cycles: int = Field(default=3, ge=1)
+    steps: int = Field(default=3, ge=1)
+    """Harness steps a phase."""
+    interactions: int = Field(default=16, ge=2)
+    """Train interactions a step."""
+    candidates: int = Field(default=3, ge=1)
+    preflight_tasks: int = Field(default=4, ge=1)
+    """How many Train tasks are tried to find the designated preflight list (SEL-01)."""
+
+
+class ModelConfig(_Config):
+    """The task model and the service that answers for it."""
+
+    name: str
+    """A model folder, or `smollm2-135m-instruct` for the packaged one."""
+    inference: Literal["embedded", "endpoint", "command"] = "embedded"
+    """`embedded`: our engine in a child process. `endpoint`: a server that the user runs. `command`: a
+    server that the run starts; it is given `--model DIR --port 0 --ready-file FILE`."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = Field(default=0, ge=0)
+    """Torch threads; 0 leaves the choice to torch."""
+    max_batch: int = Field(default=32, ge=1)
+    base_url: str | None = None
+    served_name: str | None = None
+    command: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.inference == "endpoint" and not self.base_url:
+            raise ValueError("model.inference=endpoint needs model.base_url, e.g. http://127.0.0.1:8000")
+        if self.inference == "command" and not self.command:
+            raise ValueError("model.inference=command needs model.command, the server's command line")
+        return self
+
+
+class AuxiliaryConfig(_Config):
+    """The fixed second model: feedback, interpretation, proposals (SCHED-07)."""
+
+    improver: Literal["rules", "llm"] = "rules"
+    base_url: str | None = None
+    model: str | None = None
+    api_key_variable: str = "OPENAI_API_KEY"
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.improver == "llm" and not (self.base_url and self.model):
+            raise ValueError("auxiliary.improver=llm needs auxiliary.base_url and auxiliary.model")
+        return self
+
+
+class TrainerConfig(_Config):
+    """Where the outer recursion trains."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = Field(default=0, ge=0)
+    claim: Literal["inline", "worker"] = "inline"
+    """`inline`: the run claims its own handoff request. `worker`: it waits for `rinr worker`."""
+    lease_seconds: Annotated[float, Field(gt=0)] = 120.0
+    """A claim that is not renewed for so long may be taken by another worker (HAND-02)."""
+
+
+class SandboxConfig(_Config):
+    kind: Literal["auto", "docker", "bubblewrap"] = "auto"
+
+
+class StorageConfig(_Config):
+    root: str = "runs"
+    """Folder of the store, the catalog and the run folders."""
+    cache: str = ".cache"
+    """Folder of what can be made again: converted models and the sandbox's root."""
+
+
+class RunConfig(_Config):
+    """Everything that `rinr run` needs to know. The flow `rinr` takes exactly this."""
+
+    recipe_name: str = "laptop"
+    run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
+    """Names the run folder; the same id again resumes the run."""
+    seed: int = Field(default=1, ge=0)
+    release: str = "open-genomics"
+    """Name of a bundled release, or a release folder."""
+    concurrency: int = Field(default=64, ge=1)
+    """Episodes in flight, over all jobs of the run."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    budgets: Budgets = Budgets()
+    rl: RlContract = RlContract()
+    model: ModelConfig = ModelConfig(name="smollm2-135m-instruct")
+    auxiliary: AuxiliaryConfig = AuxiliaryConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    storage: StorageConfig = StorageConfig()

@@ -1,0 +1,170 @@
+"""What the stages of one run share: store, catalog, release, sandboxes, and the one inference service.
+
+A session is opened once around a run; stages reach it through `current()`, so that their own parameters
+stay small JSON references. It owns every process the run starts and ends them, whatever happens.
+"""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+from broker.broker import Broker
+from broker.guidance import guidance_for
+from broker.harness import Harness
+from broker.inference import InferenceService, InferenceSpec
+from broker.limiter import Limiter
+from broker.sandbox.factory import open_factory
+from broker.sandbox.runtime import build_runtime
+from broker.template import ChatTemplate
+from catalog.database import Catalog
+from catalog.digest import digest_json, short
+from catalog.store import Ref, Store
+from harness_lab.auxiliary import Auxiliary, open_auxiliary
+from report.progress import RunProgress
+from tasks.config import RunConfig
+from verifier.grade import Grader
+from verifier.release import Release
+
+_current: ContextVar["Session"] = ContextVar("rinr_session")
+
+
+class RunInUse(Exception):
+    """Another process is running the same run id."""
+
+
+def current() -> "Session":
+    """The session of the run that this stage belongs to."""
+    return _current.get()
+
+
+def new_run_id(config: RunConfig) -> str:
+    return f"{config.recipe_name}-s{config.seed}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+def config_identity(config: RunConfig) -> str:
+    """Digest of every setting that can change a result; where things lie is not one of them."""
+    return digest_json(config.model_dump(mode="json", exclude={"run_id", "storage"}))
+
+
+class Session:
+    """The open resources of one run. Made by `open_session`."""
+
+    def __init__(self, config: RunConfig, run_id: str, progress: RunProgress) -> None:
+        self.config = config
+        self.run_id = run_id
+        self.progress = progress
+        self.root = Path(config.storage.root).resolve()
+        self.cache = Path(config.storage.cache).resolve()
+        self.folder = self.root / run_id
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.store = Store(self.root / "store")
+        self.catalog = Catalog(self.root / "catalog.db")
+        self.release = Release.find(config.release)
+        self.grader = Grader(self.release)
+        self.runtime = build_runtime(packages=self.cache / "sandbox-packages", cache=self.cache / "runtime")
+        self.sandboxes = open_factory(config.sandbox.kind, self.runtime, cache=self.cache)
+        self.guidance = guidance_for(self.release.inventory())
+        self.auxiliary: Auxiliary = open_auxiliary(config.auxiliary.base_url, config.auxiliary.model, config.auxiliary.api_key_variable)
+        self.limiter = Limiter(config.concurrency)
+        self._service: InferenceService | None = None
+        self._broker: Broker | None = None
+        self._served: str | None = None
+        self._switch = asyncio.Lock()
+
+    def put_harness(self, harness: Harness) -> Ref:
+        return self.store.put_blob(harness.code.encode())
+
+    def harness(self, ref: Ref) -> Harness:
+        return Harness(code=self.store.get_blob(ref.digest).decode())
+
+    def model_folder(self, model: Ref) -> Path:
+        """An ordinary folder with the model's files, hard-linked out of the store once."""
+        folder = self.root / "models" / short(model.digest, 16)
+        if not folder.exists():
+            self.store.checkout_tree(model.digest, folder)
+        return folder
+
+    async def broker(self, model: Ref) -> Broker:
+        """A broker whose inference service answers with this model; the service is switched if need be."""
+        async with self._switch:
+            if self._broker is None or self._served != model.digest:
+                await self._release()
+                self.progress.note(f"starting inference for model {short(model.digest)}")
+                folder = self.model_folder(model)
+                service = InferenceService(self._inference_spec(), folder, log=self.folder / "inference.log")
+                await service.start()
+                self._service = service
+                self._broker = Broker(
+                    model=service.client(),
+                    template=ChatTemplate.load(folder),
+                    sandboxes=self.sandboxes,
+                    grader=self.grader,
+                    release=self.release,
+                    budgets=self.config.budgets,
+                    guidance=self.guidance,
+                    limiter=self.limiter,
+                )
+                self._served = model.digest
+            return self._broker
+
+    async def release_services(self) -> None:
+        """End the inference service, so that training has the machine to itself (HAND-04)."""
+        async with self._switch:
+            await self._release()
+
+    async def _release(self) -> None:
+        service, self._service, self._broker, self._served = self._service, None, None, None
+        if service is not None:
+            await service.stop()
+
+    def _inference_spec(self) -> InferenceSpec:
+        model = self.config.model
+        return InferenceSpec(
+            kind=model.inference,
+            device=model.device,
+            threads=model.threads,
+            max_batch=model.max_batch,
+            context_tokens=self.config.budgets.context_tokens,
+            base_url=model.base_url,
+            served_name=model.served_name,
+            command=model.command,
+        )
+
+
+def _lock(folder: Path, run_id: str) -> IO[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = (folder / "lock").open("a+")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.seek(0)
+        holder = handle.read().strip()
+        handle.close()
+        raise RunInUse(f"run {run_id} is already running in process {holder}; wait for it or choose another run_id") from None
+    handle.truncate(0)
+    handle.write(str(os.getpid()))
+    handle.flush()
+    return handle
+
+
+@asynccontextmanager
+async def open_session(config: RunConfig, progress: RunProgress) -> AsyncIterator[Session]:
+    """Open a session for a run, make it the current one, and end everything it started at the end."""
+    run_id = config.run_id or new_run_id(config)
+    lock = _lock(Path(config.storage.root).resolve() / run_id, run_id)
+    try:
+        session = Session(config, run_id, progress)
+        token = _current.set(session)
+        try:
+            yield session
+        finally:
+            _current.reset(token)
+            await session.release_services()
+    finally:
+        lock.close()
