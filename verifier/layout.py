@@ -1,0 +1,162 @@
+"""The folder of a frozen release, and the checks that trust none of it (DATA-02).
+
+Layout: `release.json` (what it is, and digest and size of every other file), `public/tasks.jsonl`,
+`public/assets/<task id>/...`, `private/references.jsonl`, `lake/...`. The release's digest is that of
+`release.json` without its `digest` field, so it covers every byte.
+
+Must not know references: it checks the digest of their file and never reads it.
+"""
+
+from pathlib import Path, PurePosixPath
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from catalog.digest import digest_file, digest_json
+from verifier.answers import LETTERS
+from verifier.task import AnswerFormat, Split, Task
+
+HEADER: Final = "release.json"
+TASKS: Final = "public/tasks.jsonl"
+REFERENCES: Final = "private/references.jsonl"
+SPLITS: Final[tuple[Split, ...]] = ("train", "val", "test")
+
+
+class ReleaseError(Exception):
+    """A release is missing, malformed or changed. One line that names the entry and the file."""
+
+
+class Payload(BaseModel):
+    """One file of a release."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    size: int = Field(ge=0)
+    """Bytes."""
+
+
+class Header(BaseModel):
+    """`release.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal["rinr-release"] = "rinr-release"
+    version: Literal[1] = 1
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    licence: str = Field(min_length=1)
+    sources: tuple[str, ...]
+    """Where the content comes from, one line each."""
+    notes: tuple[str, ...] = ()
+    no_training: bool = False
+    """The sources ask not to enter training corpora; reports repeat it (REP-04)."""
+    families: dict[str, tuple[str, ...]]
+    """Declared subtopics by family; a task outside them is an error."""
+    counts: dict[Split, int]
+    lake_descriptions: dict[str, str] = Field(default_factory=dict)
+    """Public one-line descriptions by path inside the lake."""
+    payload: dict[str, Payload]
+    digest: str = ""
+
+    def computed_digest(self) -> str:
+        return digest_json(self.model_dump(mode="json", exclude={"digest"}))
+
+
+def payload_of(root: Path, names: list[str]) -> dict[str, Payload]:
+    """Digest and size of files below `root`, as `release.json` lists them."""
+    return {
+        name: Payload(digest=digest_file(root / name), size=(root / name).stat().st_size) for name in names
+    }
+
+
+def write_header(root: Path, header: Header) -> None:
+    """Write `release.json` with the digest that its content has."""
+    sealed = header.model_copy(update={"digest": header.computed_digest()})
+    (root / HEADER).write_text(sealed.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def read_header(root: Path) -> Header:
+    """Read and check `release.json` alone."""
+    path = root / HEADER
+    try:
+        header = Header.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ReleaseError(f"{root} is not a release: {HEADER}: {error.strerror}") from None
+    except ValidationError as error:
+        raise ReleaseError(f"{path}: {describe(error)}") from None
+    for required in (TASKS, REFERENCES):
+        if required not in header.payload:
+            raise ReleaseError(f"{path}: payload has no entry {required!r}")
+    for name in header.payload:
+        parts = PurePosixPath(name).parts
+        if name in ("", HEADER) or parts[0] == "/" or ".." in parts or name != "/".join(parts):
+            raise ReleaseError(f"{path}: payload entry {name!r} is not a plain path inside the release")
+    if header.digest != header.computed_digest():
+        raise ReleaseError(f"{path}: its digest does not fit its content; it was changed after freezing")
+    return header
+
+
+def check_payload(root: Path, header: Header) -> None:
+    """Every listed file is there and unchanged, and nothing else is."""
+    for path in root.rglob("*"):
+        if path.is_symlink():
+            raise ReleaseError(f"{root}: {path.relative_to(root)} is a symbolic link; copy the file instead")
+    present = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()} - {HEADER}
+    for name in sorted(present - header.payload.keys()):
+        raise ReleaseError(f"{root}: {name} is not listed in {HEADER}; remove the file or freeze again")
+    for name, entry in sorted(header.payload.items()):
+        if name not in present:
+            raise ReleaseError(f"{root}: {name} is listed in {HEADER} and missing")
+        for what, found, listed in (
+            ("size", (root / name).stat().st_size, entry.size),
+            ("digest", digest_file(root / name), entry.digest),
+        ):
+            if found != listed:
+                raise ReleaseError(f"{root}: {name} was changed ({what} {found}, frozen as {listed})")
+
+
+def read_tasks(root: Path, header: Header) -> tuple[Task, ...]:
+    """All tasks sorted by id, checked against the header."""
+    tasks: dict[str, Task] = {}
+    try:
+        # Not splitlines: a prompt may hold U+2028, which JSON leaves as it is.
+        lines = (root / TASKS).read_bytes().decode().removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReleaseError(f"{root}: {TASKS}: {error}") from None
+    for number, line in enumerate(lines, 1):
+        where = f"{root}: {TASKS} line {number}"
+        try:
+            task = Task.model_validate_json(line)
+        except ValidationError as error:
+            raise ReleaseError(f"{where}: {describe(error)}") from None
+        where += f", task {task.id!r}"
+        if task.id in tasks:
+            raise ReleaseError(f"{where}: appears twice, in {tasks[task.id].split} and in {task.split}")
+        _check_task(task, header, where)
+        tasks[task.id] = task
+    for split in SPLITS:
+        found, listed = sum(task.split == split for task in tasks.values()), header.counts.get(split, 0)
+        if found != listed:
+            raise ReleaseError(f"{root}: {TASKS} has {found} {split} tasks and {HEADER} says {listed}")
+    return tuple(tasks[task_id] for task_id in sorted(tasks))
+
+
+def _check_task(task: Task, header: Header, where: str) -> None:
+    if "/" in task.id or "\\" in task.id or task.id.startswith("."):
+        raise ReleaseError(f"{where}: an id is one plain file name")
+    if task.subtopic not in header.families.get(task.family, ()):
+        raise ReleaseError(f"{where}: {task.family}/{task.subtopic} is not declared in {HEADER} families")
+    is_letter = task.answer_format is AnswerFormat.LETTER
+    if is_letter != bool(task.options) or len(task.options) == 1 or len(task.options) > len(LETTERS):
+        raise ReleaseError(f"{where}: options belong to the letter format, 2 to {len(LETTERS)} of them")
+    if len({" ".join(option.casefold().split()) for option in task.options}) != len(task.options):
+        raise ReleaseError(f"{where}: two options have the same text")
+    for name in task.files:
+        if f"public/assets/{task.id}/{name}" not in header.payload:
+            raise ReleaseError(f"{where}: its file {name!r} is not in {HEADER}")
+
+
+def describe(error: ValidationError) -> str:
+    """The first problem of a validation error on one line: where, and what."""
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc']) or 'entry'}: {first['msg']}"
