@@ -1,0 +1,272 @@
+"""From catalog rows and stored records to the view of a run.
+
+Owns the knowledge of how rows and records are laid out; a part that was never recorded is left out, never
+guessed. Must not know how anything is drawn.
+"""
+
+import difflib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, cast
+
+from report.data import (
+    Candidate,
+    Cost,
+    Decision,
+    DiffLine,
+    FamilyScore,
+    Layers,
+    Measurement,
+    RunView,
+    Update,
+)
+from report.numbers import Paired
+
+Row = Mapping[str, Any]
+_T = TypeVar("_T")
+
+_ORDER = (
+    "phase_baseline_test",
+    "step_val_parent",
+    "step_val_candidate",
+    "phase_end_test",
+    "rl_baseline_test",
+    "export_test",
+    "evaluation",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRows:
+    """Everything recorded of one run, as plain values."""
+
+    run: Row
+    measurements: Sequence[Row] = ()
+    decisions: Sequence[Row] = ()
+    stages: Sequence[Row] = ()
+    updates: Sequence[Row] = ()
+    """One mapping an optimiser update, with `cycle` and `update`."""
+    program: Callable[[str], str] = field(default=lambda digest: "")
+    """Program text of a digest; empty when it is not stored."""
+
+
+def assemble(rows: RunRows) -> RunView:
+    """The view of a run. Optional parts may be missing; a row without a required field raises KeyError."""
+    run = rows.run
+    run_id = str(run["run_id"])
+    config = _mapping(run.get("config"))
+    identities = _mapping(run.get("identities"))
+    measurements = sorted((_measurement(row, run_id) for row in rows.measurements), key=_position)
+    decisions = [_decision(row, rows.program) for row in rows.decisions]
+    updates = [_update(row) for row in rows.updates]
+    return RunView(
+        run_id=run_id,
+        recipe=str(run.get("recipe", "")),
+        status=str(run.get("status", "")),
+        detail=str(run.get("detail") or ""),
+        started=_when(run.get("started_at") or run.get("created_at")),
+        seconds=_seconds(run),
+        release=_release(config, identities),
+        no_training=bool(config.get("no_training") or identities.get("no_training")),
+        seeds=tuple(_leaves(config, lambda name: name == "seed" or name.endswith("_seed"))),
+        identities=tuple(sorted((name, str(value)) for name, value in identities.items())),
+        machine=tuple((name, str(value)) for name, value in _mapping(config.get("machine")).items()),
+        config=json.dumps(config, indent=2, sort_keys=True, default=str, ensure_ascii=False),
+        measurements=tuple(measurements),
+        decisions=tuple(sorted(decisions, key=lambda item: (item.cycle, item.step))),
+        updates=tuple(sorted(updates, key=lambda item: (item.cycle, item.update))),
+        costs=_costs(rows.stages),
+        harnesses=_names("H", _parents(measurements)),
+        models=_names("M", [item.model for item in measurements if item.kind != "evaluation"]),
+    )
+
+
+def _measurement(row: Row, run_id: str) -> Measurement:
+    detail = _mapping(row.get("detail"))
+    outcomes = [_mapping(item) for item in _sequence(detail.get("outcomes"))]
+    return Measurement(
+        cycle=int(row["cycle"] or 0),
+        step=_optional(int, detail.get("step", row.get("step"))),
+        kind=str(row["kind"]),
+        split=str(row["split"]),
+        harness=str(row["harness"]),
+        model=str(row["model"]),
+        correct=int(row["correct"]),
+        total=int(row["total"]),
+        valid=int(row["valid"]),
+        measured_by=str(detail.get("measured_by") or row.get("run_id") or run_id),
+        candidate=_optional(int, detail.get("candidate")),
+        layers=layers(outcomes) if outcomes else None,
+        families=_families(outcomes),
+        outcomes={str(item["task_id"]): bool(item["correct"]) for item in outcomes},
+    )
+
+
+def layer(outcome: Row) -> str:
+    """The one layer of `report.data.LAYERS` in which a task outcome belongs (REP-05)."""
+    if outcome.get("correct"):
+        return "correct"
+    if not outcome.get("submitted", True):
+        return "unfinished"
+    if not outcome.get("format_valid"):
+        return "format"
+    return "tool" if outcome.get("tool_errors") else "wrong"
+
+
+def layers(outcomes: Sequence[Row]) -> Layers:
+    """Counts by layer, and the stop reasons of the unfinished."""
+    counts = Counter(layer(item) for item in outcomes)
+    reasons = Counter(
+        f"program error: {item['error']}" if item.get("error") else str(item.get("stop_reason", "unknown"))
+        for item in outcomes
+        if layer(item) == "unfinished"
+    )
+    return Layers(
+        correct=counts["correct"],
+        wrong=counts["wrong"],
+        tool=counts["tool"],
+        format=counts["format"],
+        unfinished=counts["unfinished"],
+        reasons=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+    )
+
+
+def _families(outcomes: Sequence[Row]) -> tuple[FamilyScore, ...]:
+    total = Counter(str(item.get("family", "")) for item in outcomes)
+    right = Counter(str(item.get("family", "")) for item in outcomes if item.get("correct"))
+    return tuple(FamilyScore(family, right[family], total[family]) for family in sorted(total))
+
+
+def _position(item: Measurement) -> tuple[int, int, int, int, int]:
+    order = _ORDER.index(item.kind) if item.kind in _ORDER else len(_ORDER)
+    # The Val measurements of one step stand together, between the phase's two Test measurements.
+    group = 1 if item.split == "val" and item.kind.startswith("step_val") else (0 if order == 0 else 2)
+    return (item.cycle or 10**6, group, item.step or 0, order, item.candidate or 0)
+
+
+def _decision(row: Row, program: Callable[[str], str]) -> Decision:
+    body = _mapping(row["decision"])
+    parent = _mapping(body.get("parent"))
+    parent_code = program(str(parent.get("harness", "")))
+    adopted = _optional(int, body.get("adopted"))
+    return Decision(
+        cycle=int(row["cycle"]),
+        step=int(row["step"]),
+        parent=str(parent.get("harness", "")),
+        parent_correct=_optional(int, parent.get("correct")),
+        parent_total=_optional(int, parent.get("total")),
+        adopted=adopted,
+        reason=str(body.get("reason") or ""),
+        candidates=tuple(
+            _candidate(_mapping(item), index, adopted, parent_code, program)
+            for index, item in enumerate(_sequence(body.get("candidates")), start=1)
+        ),
+    )
+
+
+def _candidate(
+    body: Row, position: int, adopted: int | None, parent_code: str, program: Callable[[str], str]
+) -> Candidate:
+    index = int(body.get("index", position))
+    harness = str(body.get("harness") or "")
+    code = program(harness) if harness else ""
+    table = _mapping(body.get("paired"))
+    interval = [float(end) for end in _sequence(body.get("interval"))]
+    return Candidate(
+        index=index,
+        harness=harness,
+        correct=_optional(int, body.get("correct")),
+        total=_optional(int, body.get("total")),
+        status="adopted" if index == adopted else str(body.get("status") or "compared"),
+        reason=str(body.get("reason") or ""),
+        hypothesis=str(body.get("hypothesis") or ""),
+        rationale=str(body.get("rationale") or ""),
+        evidence=tuple(str(item) for item in _sequence(body.get("evidence"))),
+        paired=Paired(**{name: int(table[name]) for name in ("both", "fixed", "broken", "neither")})
+        if table
+        else None,
+        p_value=_optional(float, body.get("p_value")),
+        interval=(interval[0], interval[1]) if len(interval) == 2 else None,
+        code=code,
+        diff=difference(parent_code, code) if code else (),
+    )
+
+
+def difference(before: str, after: str) -> tuple[DiffLine, ...]:
+    """Unified difference of two programs, three lines of context, without file headers."""
+    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3))[2:]
+    return tuple(DiffLine(cast("Literal['+', '-', ' ', '@']", line[:1] or " "), line[1:]) for line in lines)
+
+
+def _update(row: Row) -> Update:
+    return Update(
+        cycle=int(row["cycle"]),
+        update=int(row["update"]),
+        reward=_optional(float, row.get("reward")),
+        episodes=_optional(int, row.get("episodes")),
+        grad_norm=_optional(float, row.get("grad_norm")),
+        clip_share=_optional(float, row.get("clip_share")),
+        logprob_gap=_optional(float, row.get("logprob_gap")),
+        seconds=_optional(float, row.get("seconds")),
+    )
+
+
+def _costs(stages: Sequence[Row]) -> tuple[Cost, ...]:
+    seconds: dict[tuple[str, str], list[float]] = {}
+    for row in stages:
+        letter = "r" if str(row["name"]).startswith(("rl", "train", "export", "handoff")) else "h"
+        phase = f"{letter}{int(row['cycle']):04d}" if row.get("cycle") else "–"
+        seconds.setdefault((phase, str(row["name"])), []).append(float(row.get("seconds") or 0.0))
+    return tuple(Cost(phase, name, len(values), sum(values)) for (phase, name), values in seconds.items())
+
+
+def _parents(measurements: Sequence[Measurement]) -> list[str]:
+    return [item.harness for item in measurements if item.kind not in ("step_val_candidate", "evaluation")]
+
+
+def _names(letter: str, identities: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    return tuple((f"{letter}{index}", value) for index, value in enumerate(dict.fromkeys(identities)))
+
+
+def _release(config: Row, identities: Row) -> str:
+    name = _mapping(config.get("release")).get("name") or config.get("release") or identities.get("release")
+    return str(name or "")
+
+
+def _leaves(config: Row, wanted: Callable[[str], bool], prefix: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for name, value in sorted(config.items()):
+        if isinstance(value, Mapping):
+            found += _leaves(cast("Row", value), wanted, f"{prefix}{name}.")
+        elif wanted(name):
+            found.append((prefix + name, str(value)))
+    return found
+
+
+def _seconds(run: Row) -> float | None:
+    begun, ended = run.get("started_at") or run.get("created_at"), run.get("finished_at")
+    try:
+        return float((ended - begun).total_seconds()) if begun and ended else None
+    except (AttributeError, TypeError):
+        return None
+
+
+def _when(value: Any) -> str:
+    return value.isoformat(sep=" ", timespec="seconds") if hasattr(value, "isoformat") else str(value or "")
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """A JSON column as a mapping, whether the catalog holds it parsed or as text."""
+    if isinstance(value, str) and value.startswith("{"):
+        value = json.loads(value)
+    return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else {}
+
+
+def _sequence(value: Any) -> list[Any]:
+    return list(cast("Sequence[Any]", value)) if isinstance(value, (list, tuple)) else []
+
+
+def _optional(kind: Callable[[Any], _T], value: Any) -> _T | None:
+    return None if value is None else kind(value)

@@ -1,0 +1,264 @@
+"""The frozen view of a run: what the report, the figures and the tables show, and nothing else.
+
+Only recorded measurements appear (REP-02). A score always travels with its denominator and its attempt budget
+(REP-01), and is split into completion and hit rate (REP-05). Must not know tables, records or HTML:
+`report/assemble.py` fills these types, the other modules read them.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from report.numbers import Paired, wilson
+
+ATTEMPTS: Final = "1 attempt"
+"""Every accuracy here is that of the first answer of one episode a task."""
+
+SPLIT_LABELS: Final = {
+    "train": "Train reward (changing samples)",
+    "val": "Val (selection)",
+    "test": "Test (recorded at stage boundaries)",
+}
+
+Kind = Literal[
+    "phase_baseline_test",
+    "step_val_parent",
+    "step_val_candidate",
+    "phase_end_test",
+    "rl_baseline_test",
+    "export_test",
+    "evaluation",
+]
+
+KIND_LABELS: Final[dict[str, str]] = {
+    "phase_baseline_test": "start of harness phase",
+    "step_val_parent": "parent",
+    "step_val_candidate": "candidate",
+    "phase_end_test": "end of harness phase",
+    "rl_baseline_test": "before RL",
+    "export_test": "loaded export",
+    "evaluation": "separate evaluation",
+}
+
+LAYERS: Final = ("correct", "wrong", "tool", "format", "unfinished")
+"""Where an episode ended, from the best to the earliest failure; every episode is in exactly one layer."""
+
+LAYER_NOTES: Final = {
+    "correct": "the first answer verifies",
+    "wrong": "valid answer, no tool call failed, and yet wrong",
+    "tool": "valid answer, wrong, and at least one tool call had failed",
+    "format": "something was submitted, but not one readable answer",
+    "unfinished": "nothing was submitted; the reason is given",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """How many episodes of one measurement ended in each layer (REP-05)."""
+
+    correct: int = 0
+    wrong: int = 0
+    tool: int = 0
+    format: int = 0
+    unfinished: int = 0
+    reasons: tuple[tuple[str, int], ...] = ()
+    """Stop reasons of the unfinished ones, most frequent first."""
+
+    def count(self, layer: str) -> int:
+        return int(getattr(self, layer))
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyScore:
+    family: str
+    correct: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One recorded evaluation of one program on one split under one model."""
+
+    cycle: int
+    step: int | None
+    kind: str
+    split: str
+    harness: str
+    """Digest of the program."""
+    model: str
+    """Identity of the task model."""
+    correct: int
+    total: int
+    valid: int
+    """Tasks with a readable first answer; the rest never got to be right."""
+    measured_by: str
+    """The run that measured it (REP-03)."""
+    candidate: int | None = None
+    layers: Layers | None = None
+    """None when the catalog holds only the sums."""
+    families: tuple[FamilyScore, ...] = ()
+    outcomes: dict[str, bool] = field(default_factory=dict[str, bool])
+    """Task id to right or wrong, for paired tables; may be empty."""
+
+    @property
+    def phase(self) -> str:
+        letter = "r" if self.kind in ("rl_baseline_test", "export_test") else "h"
+        return f"{letter}{self.cycle:04d}" if self.cycle else "–"
+
+    @property
+    def label(self) -> str:
+        step = f"step {self.step}, " if self.step is not None and self.split == "val" else ""
+        number = f" {self.candidate}" if self.candidate is not None else ""
+        return f"{step}{KIND_LABELS.get(self.kind, self.kind)}{number}"
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.correct / self.total if self.total else None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(self.correct, self.total)
+
+    @property
+    def completion(self) -> float | None:
+        return self.valid / self.total if self.total else None
+
+    @property
+    def hit_rate(self) -> float | None:
+        return self.correct / self.valid if self.valid else None
+
+
+@dataclass(frozen=True, slots=True)
+class DiffLine:
+    mark: Literal["+", "-", " ", "@"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One proposal of a step and what became of it."""
+
+    index: int
+    """From 1."""
+    harness: str
+    correct: int | None
+    total: int | None
+    status: str
+    """`adopted`, `compared`, `rejected` (before Val), `skipped` or `error`."""
+    reason: str
+    hypothesis: str
+    rationale: str
+    evidence: tuple[str, ...]
+    paired: Paired | None
+    p_value: float | None
+    interval: tuple[float, float] | None
+    """Bootstrap interval of the gain over the parent, in shares, clustered by material group."""
+    code: str
+    """Program text, or empty when there is none."""
+    diff: tuple[DiffLine, ...]
+    """Against the parent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One step's comparison on all Val tasks."""
+
+    cycle: int
+    step: int
+    parent: str
+    parent_correct: int | None
+    parent_total: int | None
+    adopted: int | None
+    """Index of the adopted candidate; None keeps the parent."""
+    reason: str
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def winner(self) -> Candidate | None:
+        return next((item for item in self.candidates if item.index == self.adopted), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One optimiser update of an RL phase; a number that was not recorded is None."""
+
+    cycle: int
+    update: int
+    reward: float | None
+    """Mean reward of the batch: training samples change at every update."""
+    episodes: int | None
+    grad_norm: float | None
+    clip_share: float | None
+    logprob_gap: float | None
+    """Mean absolute difference between the rollout's and the trainer's log-probabilities."""
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Time of the stages that this run itself computed."""
+
+    phase: str
+    stage: str
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    run_id: str
+    recipe: str
+    status: str
+    detail: str
+    started: str
+    seconds: float | None
+    release: str
+    no_training: bool
+    """The release asks not to be trained on (REP-04)."""
+    seeds: tuple[tuple[str, str], ...]
+    identities: tuple[tuple[str, str], ...]
+    machine: tuple[tuple[str, str], ...]
+    config: str
+    """The configuration as indented JSON."""
+    measurements: tuple[Measurement, ...]
+    decisions: tuple[Decision, ...]
+    updates: tuple[Update, ...]
+    costs: tuple[Cost, ...]
+    harnesses: tuple[tuple[str, str], ...]
+    """Short name (H0, H1, ...) and digest of each program that was ever the parent, in order."""
+    models: tuple[tuple[str, str], ...]
+    """Short name (M0, M1, ...) and identity of each task model, in order."""
+
+    @property
+    def boundaries(self) -> tuple[Measurement, ...]:
+        """Test at stage boundaries, in the order of the schedule."""
+        return tuple(item for item in self.measurements if item.split == "test" and item.kind != "evaluation")
+
+    @property
+    def selections(self) -> tuple[Measurement, ...]:
+        """Val of parents and candidates, in the order of the schedule."""
+        return tuple(item for item in self.measurements if item.split == "val" and item.kind != "evaluation")
+
+    @property
+    def journey(self) -> tuple[Measurement, ...]:
+        """Test at every boundary, and Val of every parent and every adopted candidate."""
+        adopted = {
+            (item.cycle, item.step, item.adopted) for item in self.decisions if item.adopted is not None
+        }
+        return tuple(
+            item
+            for item in self.measurements
+            if item.split != "val"
+            or item.kind != "step_val_candidate"
+            or (item.cycle, item.step, item.candidate) in adopted
+        )
+
+    @property
+    def evaluations(self) -> tuple[Measurement, ...]:
+        """Measurements outside the schedule."""
+        return tuple(item for item in self.measurements if item.kind == "evaluation")
+
+    def harness_name(self, digest: str) -> str:
+        return next((name for name, known in self.harnesses if known == digest), digest[7:15] or "–")
+
+    def model_name(self, identity: str) -> str:
+        return next((name for name, known in self.models if known == identity), identity[:24] or "–")

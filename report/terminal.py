@@ -1,0 +1,54 @@
+"""Tables for a terminal: what a run ended with. Must not compute anything that the view does not hold."""
+
+from collections.abc import Iterable
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from report.data import ATTEMPTS, SPLIT_LABELS, Measurement, RunView
+from report.numbers import percent
+
+
+def measurement_table(measurements: Iterable[Measurement], view: RunView | None = None) -> Table:
+    """One row a measurement: accuracy with denominator and attempt budget (REP-01), and its two parts."""
+    shown = list(measurements)
+    splits = dict.fromkeys(SPLIT_LABELS.get(item.split, item.split) for item in shown)
+    table = Table(box=SIMPLE_HEAD, caption_justify="left")
+    table.caption = Text(f"Accuracy of the first answer, {ATTEMPTS} a task. {' · '.join(splits)}.")
+    for heading in ("phase", "measured", "program", "model", "split"):
+        table.add_column(heading, no_wrap=heading != "measured")
+    for heading in ("correct", "accuracy", "95 % interval", "finished", "hit rate"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for item in shown:
+        low, high = item.interval
+        table.add_row(
+            item.phase,
+            Text(item.label),
+            Text(view.harness_name(item.harness) if view else item.harness[7:15]),
+            Text(view.model_name(item.model) if view else item.model[:24]),
+            item.split.capitalize(),
+            f"{item.correct}/{item.total}",
+            Text(percent(item.accuracy), style="bold"),
+            f"{100 * low:.0f}–{100 * high:.0f} %",
+            f"{item.valid}/{item.total}",
+            f"{item.correct}/{item.valid}",
+        )
+    return table
+
+
+def run_table(view: RunView) -> Table:
+    """Test at every boundary, and Val of every parent and adopted program, in the schedule's order."""
+    table = measurement_table(view.journey, view)
+    table.title = Text(f"Run {view.run_id}: Test and Val at each boundary")
+    table.title_justify = "left"
+    return table
+
+
+def print_run(view: RunView, console: Console | None = None) -> None:
+    """The table at the end of a run."""
+    out = console or Console()
+    out.print(run_table(view))
+    if view.no_training:
+        out.print(Text(f"The release {view.release} asks not to be trained on; this run's models were."))
