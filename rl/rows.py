@@ -1,0 +1,180 @@
+"""Episodes become training rows: one row per model call, ids exactly as the engine gave them (RL-05).
+
+An episode of three calls is three rows with one `TrajectoryId`; only the last call's last token carries
+the reward. Nothing is dropped and nothing is tokenised again: an attempt without a model call keeps its
+place as a masked placeholder, so every group has the same number of attempts in every batch (RL-07).
+
+Must not know how advantages or losses are computed.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from broker.record import GradedEpisode
+from rl.errors import TrainingError
+
+
+class TrajectoryId(NamedTuple):
+    """Identity of one attempt inside a batch."""
+
+    instance: str
+    """The task's id: the group that advantages are computed in."""
+    repetition: int
+    """0 .. attempts - 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One model call. The four completion sequences have equal lengths, at least 1."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    rollout_logprobs: tuple[float, ...]
+    """Natural log, as sampled; the policy that the clipped ratio is taken against."""
+    loss_mask: tuple[int, ...]
+    """1 = trained. Prompt, tool, feedback and harness tokens are never completion tokens (RL-06)."""
+    rewards: tuple[float, ...]
+    """Zero everywhere but on the last token of a trajectory's last row."""
+    trajectory: TrajectoryId
+    is_last: bool
+
+    @property
+    def trainable(self) -> int:
+        return sum(self.loss_mask)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowBatch:
+    """All rows of one update, ordered by task, attempt, call."""
+
+    rows: tuple[Row, ...]
+    attempts: int
+    """Attempts of each task, equal for all."""
+    zero_call_episodes: int
+    """Attempts that stand as placeholders with reward 0."""
+    silent_prompts: tuple[str, ...]
+    """Tasks whose attempts all made no model call: they train nothing."""
+    lost_prompts: tuple[str, ...]
+    """Tasks with an attempt lost to our own infrastructure: the whole group is masked (decision 5)."""
+
+    @property
+    def trainable_tokens(self) -> int:
+        return sum(row.trainable for row in self.rows)
+
+
+def build_rows(results: Sequence[GradedEpisode | None], instances: Sequence[str], attempts: int) -> RowBatch:
+    """Rows of a batch, in the order of `results`: all attempts of the first task, then of the second.
+
+    `None` stands for an attempt that our infrastructure lost. Raises `TrainingError` when an episode is
+    not the attempt that its place says, or when no token of the batch can be trained (RL-07).
+    """
+    if len(set(instances)) != len(instances):
+        raise TrainingError("a batch names a task twice: its two groups would be one")
+    if len(results) != len(instances) * attempts:
+        raise TrainingError(f"{len(results)} results for {len(instances)} tasks x {attempts} attempts")
+    rows: list[Row] = []
+    silent: list[str] = []
+    lost: list[str] = []
+    zero_call = 0
+    for position, instance in enumerate(instances):
+        group = results[position * attempts : (position + 1) * attempts]
+        is_lost = any(episode is None for episode in group)
+        quiet = sum(1 for episode in group if episode is not None and not episode.record.model_calls)
+        zero_call += quiet
+        if is_lost:
+            lost.append(instance)
+        elif quiet == attempts:
+            silent.append(instance)
+        for repetition, episode in enumerate(group):
+            rows += _episode_rows(episode, TrajectoryId(instance, repetition), masked=is_lost)
+    batch = RowBatch(
+        rows=tuple(rows),
+        attempts=attempts,
+        zero_call_episodes=zero_call,
+        silent_prompts=tuple(silent),
+        lost_prompts=tuple(lost),
+    )
+    check_batch(batch, instances)
+    return batch
+
+
+def _episode_rows(episode: GradedEpisode | None, trajectory: TrajectoryId, *, masked: bool) -> list[Row]:
+    if episode is None or not episode.record.model_calls:
+        return [_placeholder(trajectory)]
+    record = episode.record
+    if (record.task_id, record.repetition) != trajectory:
+        raise TrainingError(
+            f"episode {record.task_id}/{record.repetition} stands at the place of "
+            f"{trajectory.instance}/{trajectory.repetition}: keep the order of the attempts"
+        )
+    rows: list[Row] = []
+    for index, call in enumerate(record.model_calls):
+        ids = call.completion.token_ids
+        is_last = index == len(record.model_calls) - 1
+        reward = episode.verdict.reward if is_last else 0.0
+        rows.append(
+            Row(
+                prompt_ids=call.prompt_ids,
+                completion_ids=ids,
+                rollout_logprobs=call.completion.logprobs,
+                loss_mask=(0 if masked else 1,) * len(ids),
+                rewards=(0.0,) * (len(ids) - 1) + (reward,),
+                trajectory=trajectory,
+                is_last=is_last,
+            )
+        )
+    return rows
+
+
+def _placeholder(trajectory: TrajectoryId) -> Row:
+    # The shape that a step-wise SkyRL batch accepts for an attempt without tokens.
+    return Row(
+        prompt_ids=(0,),
+        completion_ids=(0,),
+        rollout_logprobs=(0.0,),
+        loss_mask=(0,),
+        rewards=(0.0,),
+        trajectory=trajectory,
+        is_last=True,
+    )
+
+
+def check_batch(batch: RowBatch, instances: Sequence[str]) -> None:
+    """Raise `TrainingError` unless every invariant of a batch holds.
+
+    All tasks present, in order, with equal attempts; trajectories contiguous, ended by exactly one last
+    row; sequences of equal length; rewards on last tokens only; at least one trainable token.
+    """
+    expected = [TrajectoryId(name, number) for name in instances for number in range(batch.attempts)]
+    found: list[TrajectoryId] = []
+    open_trajectory: TrajectoryId | None = None
+    for row in batch.rows:
+        _check_row(row)
+        if open_trajectory is None:
+            found.append(row.trajectory)
+        elif row.trajectory != open_trajectory:
+            raise TrainingError(f"trajectory {open_trajectory} is not contiguous or has no last row")
+        open_trajectory = None if row.is_last else row.trajectory
+    if open_trajectory is not None:
+        raise TrainingError(f"trajectory {open_trajectory} has no last row")
+    if found != expected:
+        raise TrainingError("the batch does not hold every task with equal attempts, in order")
+    if batch.trainable_tokens == 0:
+        silent, lost = len(batch.silent_prompts), len(batch.lost_prompts)
+        raise TrainingError(
+            f"RL-07: no trainable token in the batch of {len(instances)} tasks: {silent} have only episodes "
+            f"without a model call, {lost} lost an attempt to infrastructure; check the harness program"
+        )
+
+
+def _check_row(row: Row) -> None:
+    length = len(row.completion_ids)
+    sizes = {len(row.rollout_logprobs), len(row.loss_mask), len(row.rewards)}
+    if length == 0 or not row.prompt_ids or sizes != {length}:
+        raise TrainingError(f"row of {row.trajectory} has empty or unequal sequences")
+    if not all(math.isfinite(value) for value in row.rollout_logprobs):
+        raise TrainingError(f"row of {row.trajectory} has a log-probability that is not finite")
+    if any(row.rewards[:-1]) or (row.rewards[-1] and not row.is_last):
+        raise TrainingError(f"row of {row.trajectory} has a reward before the trajectory's last token")

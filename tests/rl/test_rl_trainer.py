@@ -1,0 +1,159 @@
+import copy
+
+import pytest
+import torch
+from rl_samples import row, tiny_llama
+from transformers import LlamaForCausalLM
+
+from rl.contract import RlContract
+from rl.embedded.scoring import row_logprobs
+from rl.embedded.trainer import Trainer
+from rl.errors import TrainingError
+from rl.rows import Row, RowBatch
+
+
+def batch_of(rows: list[Row], attempts: int) -> RowBatch:
+    return RowBatch(
+        rows=tuple(rows), attempts=attempts, zero_call_episodes=0, silent_prompts=(), lost_prompts=()
+    )
+
+
+def sampled(model: LlamaForCausalLM, rows: list[Row]) -> list[Row]:
+    """The rows with the model's own log-probabilities as rollout log-probabilities."""
+    with torch.no_grad():
+        values = [tuple(row_logprobs(model, item).tolist()) for item in rows]
+    return [
+        Row(**{**item.__dict__, "rollout_logprobs": value}) for item, value in zip(rows, values, strict=True)
+    ]
+
+
+def two_call_batch(model: LlamaForCausalLM) -> RowBatch:
+    rows = [
+        row([1, 2, 3], [4, 5], trajectory=("a", 0), is_last=False),
+        row([1, 2, 3, 4, 5, 9], [6, 7, 8], trajectory=("a", 0), reward=1.0),
+        row([1, 2, 3], [5], trajectory=("a", 1)),
+        row([1, 2, 7], [4, 4], trajectory=("b", 0), reward=1.0),
+        row([0], [0], trajectory=("b", 1), mask=[0]),
+        row([1, 2, 8], [4, 9], trajectory=("c", 0), reward=1.0),
+        row([1, 2, 8], [4, 3], trajectory=("c", 1), reward=1.0),
+    ]
+    return batch_of(sampled(model, rows), 2)
+
+
+def parameters(model: LlamaForCausalLM) -> torch.Tensor:
+    return torch.cat([value.detach().flatten() for value in model.parameters()])
+
+
+@pytest.mark.spec("RL-10", "RL-09")
+def test_one_step_equals_adamw_on_the_objective_written_out_plainly() -> None:
+    model = tiny_llama()
+    reference = copy.deepcopy(model)
+    batch = two_call_batch(model)
+    contract = RlContract(learning_rate=1e-3)
+    metrics = Trainer(model, contract, token_budget=8).step(batch)
+
+    # At the rollout policy every ratio is 1, so the loss is -sum(A logp) / tokens in gradient.
+    advantage = 0.5 / (0.5**0.5 + 1e-6)
+    signs = [1, 1, -1, 1, 0, 0, 0]
+    total = sum(
+        sign * advantage * row_logprobs(reference, item).sum()
+        for sign, item in zip(signs, batch.rows, strict=True)
+        if sign
+    )
+    tokens = sum(item.trainable for item in batch.rows)
+    (-total / tokens).backward()
+    norm = torch.nn.utils.clip_grad_norm_(reference.parameters(), 1.0)
+    torch.optim.AdamW(reference.parameters(), lr=1e-3, weight_decay=0.01).step()
+
+    assert metrics.gradient_norm == pytest.approx(float(norm), rel=1e-4)
+    assert torch.allclose(parameters(model), parameters(reference), atol=1e-5)
+    assert metrics.valid_tokens == tokens == 12
+    assert metrics.trained_tokens == 8
+    assert metrics.zero_variance_groups == 1
+    assert metrics.clip_share == 0.0
+    assert metrics.logprob_gap_max < 1e-5
+
+
+def test_packing_and_micro_batches_change_nothing_but_speed() -> None:
+    results = []
+    for packing, budget in (("rows", 1), ("tree", 6), ("tree", 1_000)):
+        model = tiny_llama()
+        batch = two_call_batch(model)
+        metrics = Trainer(model, RlContract(), packing=packing, token_budget=budget).step(batch)
+        results.append(
+            (metrics, [value.grad.clone() for value in model.parameters() if value.grad is not None])
+        )
+    reference, plain = results[0]
+    for metrics, found in results[1:]:
+        assert metrics.gradient_norm == pytest.approx(reference.gradient_norm, rel=1e-4)
+        assert metrics.loss == pytest.approx(reference.loss, abs=1e-5)
+        for left, right in zip(found, plain, strict=True):
+            assert torch.allclose(left, right, atol=1e-5)
+    assert results[2][0].computed_tokens < reference.computed_tokens
+
+
+@pytest.mark.spec("RL-06", "RL-07")
+def test_a_batch_without_contrast_moves_no_weight() -> None:
+    model = tiny_llama()
+    before = parameters(model).clone()
+    rows = [row([1, 2], [3, 4], trajectory=("a", number), reward=1.0) for number in range(2)]
+    metrics = Trainer(model, RlContract(weight_decay=0)).step(batch_of(sampled(model, rows), 2))
+    assert torch.equal(parameters(model), before)
+    assert (metrics.gradient_norm, metrics.trained_tokens) == (0.0, 0)
+
+
+def test_two_trainers_from_the_same_weights_end_at_the_same_weights() -> None:
+    ends = []
+    for _ in range(2):
+        model = tiny_llama()
+        trainer = Trainer(model, RlContract(learning_rate=1e-2))
+        batch = two_call_batch(model)
+        for _ in range(2):
+            trainer.step(batch)
+        ends.append(parameters(model))
+    assert torch.equal(ends[0], ends[1])
+
+
+def test_a_gradient_that_is_not_finite_takes_no_step() -> None:
+    model = tiny_llama()
+    batch = two_call_batch(model)
+    with torch.no_grad():
+        model.model.norm.weight[0] = torch.inf
+    before = parameters(model).clone()
+    with pytest.raises(TrainingError, match="not finite"):
+        Trainer(model, RlContract(), packing="tree").step(batch)
+    assert torch.equal(parameters(model), before)
+
+
+@pytest.mark.spec("RL-10")
+def test_twenty_updates_teach_a_random_model_to_emit_the_rewarded_token() -> None:
+    model = tiny_llama(seed=1, vocabulary=16)
+    trainer = Trainer(model, RlContract(learning_rate=1e-2, prompts_per_batch=4))
+    generator = torch.Generator().manual_seed(0)
+    means = []
+    for _ in range(20):
+        rows = [sample(model, prompt, attempt, generator) for prompt in range(4) for attempt in range(8)]
+        means.append(sum(sum(item.rewards) for item in rows) / len(rows))
+        trainer.step(batch_of(rows, 8))
+    assert sum(means[:3]) / 3 < 0.5
+    assert sum(means[-3:]) / 3 > 0.8
+
+
+@torch.no_grad()
+def sample(model: LlamaForCausalLM, prompt: int, attempt: int, generator: torch.Generator) -> Row:
+    """One attempt of four tokens; the reward is 1 if token 7 is among them."""
+    ids = [1, 2, 3 + prompt]
+    completion: list[int] = []
+    logprobs: list[float] = []
+    for _ in range(4):
+        distribution = model(torch.tensor([ids + completion])).logits[0, -1].log_softmax(0)
+        token = int(torch.multinomial(distribution.exp(), 1, generator=generator))
+        completion.append(token)
+        logprobs.append(float(distribution[token]))
+    return row(
+        ids,
+        completion,
+        trajectory=(str(prompt), attempt),
+        reward=float(7 in completion),
+        logprobs=logprobs,
+    )
