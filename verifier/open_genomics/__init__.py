@@ -1,0 +1,1 @@
+"""Builder of the bundled release `open-genomics`. Only the builder knows this release; nothing imports it."""
