@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar, cast
 
 from report.data import (
@@ -254,7 +255,10 @@ def _seconds(run: Row) -> float | None:
 
 
 def _when(value: Any) -> str:
-    return value.isoformat(sep=" ", timespec="seconds") if hasattr(value, "isoformat") else str(value or "")
+    if not isinstance(value, datetime):
+        return str(value or "")
+    aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+    return f"{aware.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -75,15 +75,7 @@ def accuracy_figure(view: RunView) -> str:
     ]
     line: dict[str, Any] = {"color": _SERIES[0], "linewidth": 2.2, "marker": "o"}
     axes.errorbar(spots, shares, errors, elinewidth=1.1, capsize=3, **line)
-    for item, spot, share in zip(boundaries, spots, shares, strict=True):
-        axes.annotate(
-            f"{item.correct}/{item.total}",
-            (spot, share),
-            textcoords="offset points",
-            xytext=(7, -13 if share > 50 else 9),
-            fontsize=9.5,
-            color=_INK,
-        )
+    _point_labels(axes, boundaries, spots)
     _val_points(axes, view, places)
     _phase_bands(axes, view, places)
     axes.set_ylim(-3, 103)
@@ -98,6 +90,19 @@ def accuracy_figure(view: RunView) -> str:
         ncols=4,
     )
     return _svg(figure, "accuracy")
+
+
+def _point_labels(axes: Axes, boundaries: Sequence[Measurement], spots: Sequence[float]) -> None:
+    """Counts beside the Test points: ends above, starts below, and equal neighbours only once."""
+    shown = ""
+    for item, spot in zip(boundaries, spots, strict=True):
+        label, end = f"{item.correct}/{item.total}", _moment(item) == "end"
+        if label != shown:
+            look: dict[str, Any] = {"fontsize": 9.5, "color": _INK, "ha": "right" if end else "left"}
+            offset = (-5, 6) if end else (5, -14)
+            height = 100 * (item.accuracy or 0.0)
+            axes.annotate(label, (spot, height), textcoords="offset points", xytext=offset, **look)
+        shown = label
 
 
 def _places(view: RunView) -> dict[int, float]:

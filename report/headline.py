@@ -16,7 +16,7 @@ from report.numbers import Paired, pair
 class Part:
     """What one kind of phase changed on Test, summed over its phases, in tasks."""
 
-    name: Literal["harness phases", "RL phases"]
+    name: Literal["Harness phases", "RL phases"]
     gain: int
     phases: int
 
@@ -54,7 +54,7 @@ def _parts(tests: tuple[Measurement, ...]) -> tuple[Part, ...]:
         if after.kind in gains and before.phase == after.phase and before.total == after.total:
             gains[after.kind].append(after.correct - before.correct)
     parts = (
-        Part("harness phases", sum(gains["phase_end_test"]), len(gains["phase_end_test"])),
+        Part("Harness phases", sum(gains["phase_end_test"]), len(gains["phase_end_test"])),
         Part("RL phases", sum(gains["export_test"]), len(gains["export_test"])),
     )
     return tuple(part for part in parts if part.phases)
