@@ -1,0 +1,325 @@
+"""One attempt of one harness on one task, under the host's control.
+
+The program asks, the host decides: it verifies sources, clips, counts, calls the model, runs tools,
+grades the first submission and writes the record. What the program does wrong or uses up becomes the
+record's stop reason; `SandboxLost` and `ModelUnavailable` leave as exceptions, for nothing may be
+concluded then. Must not know how harnesses evolve or models learn.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from broker.attempt import Attempt, Reply, Researcher, call_seed
+from broker.budgets import Budgets
+from broker.clipping import clip_observation
+from broker.clock import EpisodeClock, current_clock, not_charged
+from broker.controller import Controller, Ended, Execute, Generate, Submit
+from broker.errors import BudgetExhausted, HarnessError
+from broker.guidance import program_task
+from broker.history import as_chat, clip_history
+from broker.messages import Ledger, read_messages
+from broker.model import Sampling, TaskModel
+from broker.record import (
+    EpisodeRecord,
+    GradedEpisode,
+    ModelCall,
+    ProgramError,
+    StopReason,
+    Submission,
+    ToolCall,
+)
+from broker.sandbox.base import SandboxFactory
+from broker.template import ChatTemplate
+from broker.tools import ExecutionSession, ToolResult, clean_code
+from verifier.grade import Grader
+from verifier.inventory import Inventory
+from verifier.release import Release
+from verifier.task import NOT_SUBMITTED, Verdict
+
+_MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
+_MAX_TRACEBACK: Final = 4_000
+_Value = TypeVar("_Value")
+
+NO_MODEL_CALL: Final = Verdict(
+    format_valid=False, correct=False, answer=None, reason="the program never called the model"
+)
+"""Whatever such a program submits is not the task model's answer (RL-07, SEL-08)."""
+
+
+@dataclass(frozen=True)
+class Services:
+    """What an episode stands on; shared by all episodes of a run."""
+
+    model: TaskModel
+    template: ChatTemplate
+    sandboxes: SandboxFactory
+    grader: Grader
+    release: Release
+    budgets: Budgets
+    guidance: str
+    inventory: Inventory
+
+
+@dataclass
+class _Progress:
+    """What has happened so far."""
+
+    model_calls: list[ModelCall] = field(default_factory=list[ModelCall])
+    tool_calls: list[ToolCall] = field(default_factory=list[ToolCall])
+    submissions: list[Submission] = field(default_factory=list[Submission])
+    replies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    first_verdict: Verdict | None = None
+    record_bytes: int = 0
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def last_model_call(self) -> int:
+        return len(self.model_calls) - 1
+
+
+class Episode:
+    """Runs once. `researcher` is needed exactly when the mode is interaction and replies are allowed."""
+
+    def __init__(self, services: Services, attempt: Attempt, researcher: Researcher | None = None) -> None:
+        self._services = services
+        self._attempt = attempt
+        self._researcher = researcher
+        self._turns = services.budgets.user_turns if attempt.mode == "interaction" else 0
+        if self._turns and researcher is None:
+            raise ValueError(
+                "an interaction with replies needs a researcher; use mode evaluation without one"
+            )
+        self._clock = EpisodeClock(services.budgets.seconds)
+        self._ledger = Ledger(prompt=attempt.task.prompt, guidance=services.guidance)
+        self._progress = _Progress()
+
+    async def run(self) -> GradedEpisode:
+        """Raises `SandboxLost` or `ModelUnavailable`; whatever the program did is in the record."""
+        services, task = self._services, self._attempt.task
+        token = current_clock.set(self._clock)
+        tools = ExecutionSession(
+            services.sandboxes, lake=services.release.lake, assets=services.release.assets(task.id)
+        )
+        controller: Controller | None = None
+        try:
+            if "api.execute" in self._attempt.harness.code and services.budgets.tool_calls:
+                tools.prestart()
+            controller = await Controller.open(services.sandboxes)
+            stop, error = await self._serve(controller, tools)
+        finally:
+            current_clock.reset(token)
+            if controller is not None:
+                await controller.close()
+            await tools.close()
+        return self._grade(stop, error)
+
+    async def _serve(
+        self, controller: Controller, tools: ExecutionSession
+    ) -> tuple[StopReason, ProgramError | None]:
+        """Serve the program until the episode ends; why it ended, and the program's own fault if any."""
+        services = self._services
+        task = program_task(
+            self._attempt.task,
+            services.budgets,
+            services.guidance,
+            services.inventory,
+            user_turns=self._turns,
+        )
+        try:
+            await controller.start(self._attempt.harness.code, task)
+            self._clock.start()
+            while True:
+                match await self._next_event(controller):
+                    case Generate(messages):
+                        await controller.answer(await self._generate(messages))
+                    case Execute(code):
+                        await controller.answer(await self._execute(code, tools))
+                    case Submit(text):
+                        if (stop := await self._submit(text)) is not None:
+                            return stop, None
+                        await controller.answer({"done": False, "reply": self._ledger.replies[-1]})
+                    case Ended():
+                        return self._ended(), None
+        except BudgetExhausted as exhausted:
+            return StopReason(exhausted.reason), None
+        except HarnessError as error:
+            kind: Any = error.kind
+            return StopReason.CANDIDATE_ERROR, ProgramError(kind=kind, message=str(error)[-_MAX_TRACEBACK:])
+
+    async def _next_event(self, controller: Controller) -> Generate | Execute | Submit | Ended:
+        try:
+            return await controller.next_event(max(0.0, self._clock.remaining))
+        except TimeoutError:
+            raise BudgetExhausted(StopReason.TIME_BUDGET) from None
+
+    async def _within_clock(self, work: Awaitable[_Value]) -> _Value:
+        """Await work until the episode clock, which may stand still meanwhile, is used up."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                if self._clock.remaining <= 0:
+                    raise BudgetExhausted(StopReason.TIME_BUDGET)
+                await asyncio.wait({task}, timeout=max(0.01, self._clock.remaining))
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def _generate(self, raw: Any) -> str:
+        services, progress = self._services, self._progress
+        budgets = services.budgets
+        if len(progress.model_calls) >= budgets.model_calls:
+            raise BudgetExhausted(StopReason.MODEL_CALL_BUDGET)
+        messages, clippings, prompt_ids = self._prompt(raw)
+        sampling = Sampling(
+            temperature=self._attempt.temperature,
+            seed=call_seed(self._attempt.seed, len(progress.model_calls)),
+            max_tokens=budgets.completion_tokens,
+        )
+        asked = self._clock.elapsed
+        completion = await self._within_clock(services.model.complete(prompt_ids, sampling))
+        text = services.template.decode(completion.token_ids)
+        progress.model_calls.append(
+            ModelCall(
+                index=len(progress.model_calls),
+                messages=messages,
+                clippings=clippings,
+                prompt_ids=prompt_ids,
+                completion=completion,
+                text=text,
+                sampling=sampling,
+                seconds=max(0.0, self._clock.elapsed - asked),
+            )
+        )
+        if completion.finish_reason == "length":
+            raise BudgetExhausted(StopReason.OUTPUT_TRUNCATED)
+        self._ledger.completions.append(text)
+        return text
+
+    def _prompt(self, raw: Any) -> tuple[Any, Any, tuple[int, ...]]:
+        """Verified and clipped messages, what was clipped, and the prompt ids; refuses what does not fit."""
+        services, budgets = self._services, self._services.budgets
+        read = read_messages(raw, self._ledger)
+        self._count_bytes(sum(len(message.content.encode()) for message in read))
+        try:
+            messages, clippings = clip_history(read, self._ledger.tool_text, budgets, services.template)
+            prompt_ids = services.template.encode(as_chat(messages))
+        except ValueError as error:
+            raise HarnessError("protocol", str(error)) from error
+        if len(prompt_ids) + budgets.completion_tokens > budgets.context_tokens:
+            self._progress.notes["refused_prompt_tokens"] = len(prompt_ids)
+            raise BudgetExhausted(StopReason.CONTEXT_BUDGET)
+        return messages, clippings, prompt_ids
+
+    def _count_bytes(self, size: int) -> None:
+        self._progress.record_bytes += size
+        if self._progress.record_bytes > _MAX_RECORD_BYTES:
+            raise HarnessError("protocol", f"the episode's record exceeds {_MAX_RECORD_BYTES} bytes")
+
+    async def _execute(self, code: str, tools: ExecutionSession) -> dict[str, Any]:
+        budgets, progress = self._services.budgets, self._progress
+        if len(progress.tool_calls) >= budgets.tool_calls:
+            raise BudgetExhausted(StopReason.TOOL_CALL_BUDGET)
+        self._count_bytes(len(code.encode("utf-8", "surrogatepass")))
+        code = clean_code(code)
+        asked = self._clock.elapsed
+        seconds = max(0.01, min(budgets.tool_seconds, self._clock.remaining))
+        result = await tools.execute(code, seconds)
+        stdout, error, clipped = clip_observation(
+            result.stdout, result.error, budgets.tool_response_tokens, self._services.template
+        )
+        self._ledger.add_observation(stdout, error)
+        truncated = clipped or result.output_truncated
+        progress.tool_calls.append(
+            ToolCall(
+                index=len(progress.tool_calls),
+                after_model_call=progress.last_model_call,
+                code=code,
+                stdout=stdout,
+                error=error,
+                output_truncated=truncated,
+                seconds=max(0.0, self._clock.elapsed - asked),
+            )
+        )
+        self._check_tool_end(result, seconds)
+        return {"stdout": stdout, "error": error, **({"output_truncated": True} if truncated else {})}
+
+    def _check_tool_end(self, result: ToolResult, seconds: float) -> None:
+        if result.out_of_memory:
+            raise BudgetExhausted(StopReason.OUT_OF_MEMORY)
+        if self._clock.remaining <= 0 or (result.timed_out and seconds < self._services.budgets.tool_seconds):
+            raise BudgetExhausted(StopReason.TIME_BUDGET)
+        if result.timed_out:
+            raise BudgetExhausted(StopReason.TOOL_TIMEOUT)
+
+    async def _submit(self, text: str) -> StopReason | None:
+        """Record a submission; why the episode ends with it, or None if a reply was given."""
+        progress, task = self._progress, self._attempt.task
+        self._count_bytes(len(text.encode("utf-8", "surrogatepass")))
+        verdict = self._services.grader.grade(task.id, text)
+        if progress.first_verdict is None:
+            progress.first_verdict = verdict
+        submission = Submission(text=text, after_model_call=progress.last_model_call)
+        progress.submissions.append(submission)
+        if self._researcher is None or len(self._ledger.replies) >= self._turns:
+            return StopReason.FIRST_ANSWER
+        with not_charged():
+            so_far = self._record(StopReason.FIRST_ANSWER, None)
+            reply = await self._researcher.reply(task, so_far, text, verdict)
+        self._note_reply(reply)
+        if reply.accepted:
+            return StopReason.ACCEPTED
+        if reply.text is None:
+            return StopReason.FIRST_ANSWER
+        progress.submissions[-1] = submission.model_copy(update={"reply": reply.text})
+        self._ledger.replies.append(reply.text)
+        return None
+
+    def _note_reply(self, reply: Reply) -> None:
+        number = len(self._progress.submissions) - 1
+        self._progress.replies.append({"submission": number, **reply.model_dump(mode="json")})
+
+    def _ended(self) -> StopReason:
+        """Why a program that simply returned did not (or not again) submit."""
+        progress, budgets = self._progress, self._services.budgets
+        if progress.submissions:
+            return StopReason.PROGRAM_ENDED
+        if budgets.tool_calls and len(progress.tool_calls) >= budgets.tool_calls:
+            return StopReason.TOOL_CALL_BUDGET
+        if len(progress.model_calls) >= budgets.model_calls:
+            return StopReason.MODEL_CALL_BUDGET
+        return StopReason.NO_SUBMISSION
+
+    def _grade(self, stop: StopReason, error: ProgramError | None) -> GradedEpisode:
+        progress = self._progress
+        verdict = progress.first_verdict or NOT_SUBMITTED
+        if not progress.model_calls:
+            verdict = NO_MODEL_CALL
+            error = error or ProgramError(
+                kind="no_model_call", message=f"the episode ended ({stop}) without any model call"
+            )
+            stop = StopReason.CANDIDATE_ERROR
+        return GradedEpisode(record=self._record(stop, error), verdict=verdict)
+
+    def _record(self, stop: StopReason, error: ProgramError | None) -> EpisodeRecord:
+        progress, attempt = self._progress, self._attempt
+        notes = {**progress.notes, "sandbox": self._services.sandboxes.kind}
+        if progress.replies:
+            notes["replies"] = list(progress.replies)
+        return EpisodeRecord(
+            task_id=attempt.task.id,
+            harness=attempt.harness.digest,
+            mode=attempt.mode,
+            repetition=attempt.repetition,
+            model_calls=tuple(progress.model_calls),
+            tool_calls=tuple(progress.tool_calls),
+            submissions=tuple(progress.submissions),
+            stop_reason=stop,
+            error=error,
+            seconds=self._clock.elapsed,
+            queue_seconds=self._clock.queued,
+            notes=notes,
+        )
