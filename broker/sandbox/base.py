@@ -1,0 +1,87 @@
+"""What a sandbox is to the rest of the broker: two roles, limits, a channel of frames.
+
+Must not know which back end is behind it.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MEBIBYTE = 1 << 20
+
+
+class Role(StrEnum):
+    """What runs inside. Only execution ever sees the data lake and a task's assets (HOST-02)."""
+
+    CONTROLLER = "controller"
+    """The harness program."""
+    EXECUTION = "execution"
+    """The tool code that the program sends."""
+
+
+class Limits(BaseModel):
+    """Hard limits of one sandbox; they protect the host, so they are no budget of an episode."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    memory_bytes: int = Field(ge=64 * MEBIBYTE)
+    """Address space of each process, and the sum over all of them where a memory group exists."""
+    processes: int = Field(ge=4)
+    file_bytes: int = Field(ge=MEBIBYTE)
+    """Size of /work, of /tmp, and of any single file."""
+    open_files: int = Field(default=256, ge=64)
+    cpu_seconds: int | None = None
+    """CPU time of each worker process; None is unlimited."""
+    wall_seconds: float = Field(gt=0)
+    """The sandbox ends itself after this long, whatever its host does."""
+
+
+DEFAULT_LIMITS: Mapping[Role, Limits] = {
+    Role.CONTROLLER: Limits(
+        memory_bytes=512 * MEBIBYTE, processes=16, file_bytes=16 * MEBIBYTE, wall_seconds=7_200
+    ),
+    Role.EXECUTION: Limits(
+        memory_bytes=2_048 * MEBIBYTE, processes=64, file_bytes=256 * MEBIBYTE, wall_seconds=7_200
+    ),
+}
+
+
+class Sandbox(Protocol):
+    """One running sandbox. Frames are described in `supervisor`."""
+
+    async def send(self, frame: Mapping[str, Any]) -> None:
+        """Raises SandboxLost when it is gone, ProtocolError for a frame past the limits."""
+        ...
+
+    async def receive(self, timeout: float | None = None) -> dict[str, Any]:
+        """The next frame. Raises SandboxLost at the end of the stream, TimeoutError after `timeout` s."""
+        ...
+
+    async def close(self) -> None:
+        """Destroy it and everything inside. Idempotent."""
+        ...
+
+    def oom_killed(self) -> bool:
+        """Whether the kernel killed a process inside for lack of memory; False where it cannot be proved."""
+        ...
+
+
+class SandboxFactory(Protocol):
+    """Starts sandboxes of one kind."""
+
+    kind: str
+    identity: str
+    """Digest over the execution environment, the supervisor, the system call filter and the limits."""
+    proves: frozenset[str]
+    """Outcomes that this back end can prove: a subset of {"oom"}."""
+
+    async def start(self, role: Role, *, lake: Path | None = None, assets: Path | None = None) -> Sandbox:
+        """A ready sandbox. Raises SandboxLost. `lake` and `assets` are refused for the controller."""
+        ...
+
+    async def close(self) -> None:
+        """Release what the factory itself holds. Idempotent."""
+        ...

@@ -1,0 +1,229 @@
+"""The bubblewrap back end: Linux namespaces without a daemon. Works as root and as an ordinary user.
+
+A sandbox is one `bwrap` process and its process 1; both die with this process. Root first drops to nobody.
+Must not know what the frames on the channel mean, except for the first one, `ready`.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from broker.errors import SandboxLost
+from broker.sandbox.base import Limits, Role, Sandbox
+from broker.sandbox.cgroup import MemoryGroup, make_memory_group
+from broker.sandbox.channel import Channel
+from broker.sandbox.mounts import NOBODY, MountSpace, readable_by_others
+from broker.sandbox.protocol import MAX_FRAME
+from broker.sandbox.runtime import Runtime
+from broker.sandbox.seccomp import bpf_filter
+from catalog.digest import digest_bytes, digest_json
+
+START_SECONDS: Final = 30.0
+_JOIN_GROUP: Final = 'echo $$ > "$0" && exec "$@"'
+_SHARED_MEMORY: Final = 16 << 20
+
+
+class BubblewrapSandbox:
+    """One running sandbox; see `base.Sandbox`."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, group: MemoryGroup | None, complaints: int
+    ) -> None:
+        self._process = process
+        self._group = group
+        self._complaints = complaints
+        self._channel: Channel | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    async def open(self, host_end: socket.socket) -> None:
+        """Wait until process 1 says that it is ready."""
+        reader, writer = await asyncio.open_connection(sock=host_end, limit=2 * MAX_FRAME)
+        self._channel = Channel(reader, writer)
+        try:
+            first = await self._channel.receive(START_SECONDS)
+        except (SandboxLost, TimeoutError) as error:
+            raise SandboxLost(f"a sandbox did not start: {self._complaint() or error}") from error
+        if first != {"op": "ready"}:
+            raise SandboxLost("a sandbox did not start: unexpected first frame")
+
+    def _complaint(self) -> str:
+        """What bubblewrap or the supervisor wrote last."""
+        if self._complaints < 0:
+            return ""
+        text = os.pread(self._complaints, 8_192, max(0, os.fstat(self._complaints).st_size - 8_192))
+        lines = text.decode("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def _open_channel(self) -> Channel:
+        if self._channel is None or self._closing is not None:
+            raise SandboxLost("the sandbox is closed")
+        return self._channel
+
+    async def send(self, frame: Mapping[str, Any]) -> None:
+        await self._open_channel().send(frame)
+
+    async def receive(self, timeout: float | None = None) -> dict[str, Any]:
+        try:
+            return await self._open_channel().receive(timeout)
+        except SandboxLost as error:
+            raise SandboxLost(f"{error} {self._complaint()}".rstrip()) from error
+
+    async def close(self) -> None:
+        self._closing = self._closing or asyncio.ensure_future(self._destroy())
+        await asyncio.shield(self._closing)
+
+    async def _destroy(self) -> None:
+        if self._process.returncode is None:
+            try:
+                self._process.kill()
+            except ProcessLookupError:
+                pass
+        await self._process.wait()
+        if self._channel is not None:
+            self._channel.close()
+        if self._group is not None:
+            await self._group.remove()
+        os.close(self._complaints)
+        self._complaints = -1
+
+    def oom_killed(self) -> bool:
+        return self._group is not None and self._group.kills() > 0
+
+
+class BubblewrapFactory:
+    """Starts bubblewrap sandboxes; see `base.SandboxFactory`."""
+
+    kind = "bubblewrap"
+
+    def __init__(self, runtime: Runtime, cache: Path, limits: Mapping[Role, Limits]) -> None:
+        program = shutil.which("bwrap")
+        if program is None:
+            raise SandboxLost("bubblewrap is missing: apt-get install bubblewrap")
+        self._program = program
+        self._runtime = runtime
+        self._cache = cache
+        self._limits = dict(limits)
+        self._filter = bpf_filter()
+        self._space = MountSpace() if os.geteuid() == 0 else None
+        self._creating = asyncio.Semaphore(max(2, os.cpu_count() or 2))
+        self._readable: dict[Path, Path] = {}
+        group = make_memory_group(1 << 30) if self._space else None
+        self.proves = frozenset({"oom"}) if group else frozenset[str]()
+        if group is not None:
+            group.discard()
+        self.identity = digest_json(
+            {
+                "kind": self.kind,
+                "runtime": runtime.digest,
+                "filter": digest_bytes(self._filter),
+                "limits": {role.value: value.model_dump() for role, value in self._limits.items()},
+            }
+        )
+
+    async def start(self, role: Role, *, lake: Path | None = None, assets: Path | None = None) -> Sandbox:
+        if role is Role.CONTROLLER and (lake or assets):
+            raise ValueError("the controller never sees the lake or assets (HOST-02)")
+        async with self._creating:
+            shown = {"/": await self._visible(self._runtime.root)}
+            if lake is not None:
+                shown["/lake"] = await self._visible(lake)
+            if assets is not None:
+                shown["/assets"] = await self._visible(assets)
+            try:
+                return await self._spawn(role, shown)
+            finally:
+                if assets is not None and self._space is not None:
+                    await self._space.hide(self._readable[assets])
+
+    async def _visible(self, folder: Path) -> str:
+        """The path under which bubblewrap, as the user it runs as, can read a folder."""
+        if self._space is None:
+            return str(folder.resolve())
+        if folder not in self._readable:
+            self._readable[folder] = readable_by_others(folder.resolve(), self._cache)
+        return await self._space.show(self._readable[folder])
+
+    async def _spawn(self, role: Role, shown: Mapping[str, str]) -> BubblewrapSandbox:
+        limits = self._limits[role]
+        group = make_memory_group(limits.memory_bytes) if self.proves else None
+        host_end, inner_end = socket.socketpair()
+        filter_end, filter_source = os.pipe()
+        os.write(filter_source, self._filter)
+        os.close(filter_source)
+        complaints = os.memfd_create("complaints", os.MFD_CLOEXEC)
+        command = self._command(role, limits, shown, inner_end.fileno(), filter_end)
+        if group is not None:
+            command = ["sh", "-c", _JOIN_GROUP, str(group.members), *command]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=complaints,
+                pass_fds=(inner_end.fileno(), filter_end),
+                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
+            )
+        except OSError as error:
+            host_end.close()
+            os.close(complaints)
+            raise SandboxLost(f"cannot start a sandbox: {error}") from error
+        finally:
+            inner_end.close()
+            os.close(filter_end)
+        sandbox = BubblewrapSandbox(process, group, complaints)
+        try:
+            await sandbox.open(host_end)
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    def _command(
+        self, role: Role, limits: Limits, shown: Mapping[str, str], channel: int, filter_end: int
+    ) -> list[str]:
+        settings = {
+            "role": role.value,
+            "channel": channel,
+            "limits": {**limits.model_dump(), "count_processes": processes_are_counted_per_sandbox()},
+        }
+        size = str(limits.file_bytes)
+        return [
+            *(self._space.enter_as_nobody() if self._space else ()),
+            self._program,
+            *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
+            *("--as-pid-1", "--new-session", "--hostname", "sandbox", "--clearenv"),
+            *("--uid", str(NOBODY), "--gid", str(NOBODY), "--seccomp", str(filter_end)),
+            *(part for inside, path in shown.items() for part in ("--ro-bind", path, inside)),
+            *("--proc", "/proc", "--dev", "/dev"),
+            *(
+                "--size",
+                str(_SHARED_MEMORY),
+                "--perms",
+                "1777",
+                "--tmpfs",
+                "/dev/shm",
+                "--remount-ro",
+                "/dev",
+            ),
+            *("--size", size, "--perms", "1777", "--tmpfs", "/tmp"),
+            *("--size", size, "--perms", "1777", "--tmpfs", "/work", "--chdir", "/work"),
+            *(part for item in self._runtime.environment.items() for part in ("--setenv", *item)),
+            "--",
+            *self._runtime.arguments,
+            json.dumps(settings),
+        ]
+
+    async def close(self) -> None:
+        if self._space is not None:
+            self._space.close()
+
+
+def processes_are_counted_per_sandbox() -> bool:
+    """Linux 5.14 counts processes per user namespace; before, all sandboxes would share one count."""
+    major, minor = os.uname().release.split(".")[:2]
+    return (int(major), int(minor)) >= (5, 14)

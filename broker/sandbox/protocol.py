@@ -1,0 +1,134 @@
+"""Frames between the host and a sandbox: four bytes of length (big endian), then one JSON object in UTF-8.
+
+Strict in both directions: at most 1 MiB, no NaN or infinity, no duplicate key, no lone surrogate, no nesting
+past 32 levels. Used by the host and inside the sandbox, so: standard library only, and only modules that
+start fast. Must not know what the frames mean.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, NoReturn
+
+MAX_FRAME = 1 << 20
+MAX_DEPTH = 32
+HEADER = 4
+
+
+class ProtocolError(ValueError):
+    """A frame that the protocol refuses. The message says which rule it broke."""
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ProtocolError(f"{name} is not JSON")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ProtocolError("duplicate key")
+    return result
+
+
+def _check_depth(value: Any, room: int = MAX_DEPTH) -> None:
+    if room < 0:
+        raise ProtocolError(f"nested deeper than {MAX_DEPTH}")
+    if isinstance(value, dict):
+        for item in value.values():  # pyright: ignore[reportUnknownVariableType]
+            _check_depth(item, room - 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:  # pyright: ignore[reportUnknownVariableType]
+            _check_depth(item, room - 1)
+
+
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+# A dead sandbox must not be able to change what "encode" means by patching the json module later.
+_to_json, _from_json = _encoder.encode, _decoder.decode
+
+
+def encode(frame: Mapping[str, Any]) -> bytes:
+    """The bytes of one frame, header included. Raises ProtocolError for anything `decode` would refuse."""
+    _check_depth(frame)
+    try:
+        payload = _to_json(frame).encode()
+    except UnicodeEncodeError:
+        raise ProtocolError("text holds a lone surrogate") from None
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(str(error)) from None
+    if len(payload) > MAX_FRAME:
+        raise ProtocolError(f"frame of {len(payload)} bytes; the limit is {MAX_FRAME}")
+    return len(payload).to_bytes(HEADER, "big") + payload
+
+
+def decode(payload: bytes) -> dict[str, Any]:
+    """One frame's payload. Raises ProtocolError."""
+    try:
+        value: Any = _from_json(payload.decode())
+        if b"\\u" in payload:  # only an escape can smuggle a lone surrogate past strict UTF-8
+            _to_json(value).encode()
+    except UnicodeError:
+        raise ProtocolError("not strict UTF-8 text") from None
+    except RecursionError:
+        raise ProtocolError(f"nested deeper than {MAX_DEPTH}") from None
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
+    if not isinstance(value, dict):
+        raise ProtocolError("not an object")
+    _check_depth(value)
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def payload_length(header: bytes) -> int:
+    """The length that a header announces. Raises ProtocolError past the limit."""
+    length = int.from_bytes(header, "big")
+    if length > MAX_FRAME:
+        raise ProtocolError(f"frame of {length} bytes; the limit is {MAX_FRAME}")
+    return length
+
+
+class Feed:
+    """Turns a stream of bytes into frames; keeps what is not complete yet."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def add(self, data: bytes) -> list[dict[str, Any]]:
+        """The frames that `data` completes. Raises ProtocolError at the first bad one."""
+        pending = self._pending
+        pending += data
+        frames: list[dict[str, Any]] = []
+        while len(pending) >= HEADER:
+            end = HEADER + payload_length(bytes(pending[:HEADER]))
+            if len(pending) < end:
+                break
+            frames.append(decode(bytes(pending[HEADER:end])))
+            del pending[:end]
+        return frames
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write every byte to a blocking descriptor. OSError passes through."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def read_frame(descriptor: int) -> dict[str, Any]:
+    """Read one frame from a blocking descriptor. EOFError at its end, ProtocolError for a bad frame."""
+
+    def exactly(count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            chunk = os.read(descriptor, count - len(data))
+            if not chunk:
+                raise EOFError
+            data += chunk
+        return data
+
+    return decode(exactly(payload_length(exactly(HEADER))))

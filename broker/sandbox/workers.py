@@ -1,0 +1,170 @@
+"""What runs in a sandbox's worker process: tool code (execution) or the harness program (controller).
+
+The worker shares its process with untrusted code, so nothing it reports is trusted: the supervisor decides
+clocks, losses and output. Standard library only. Must not know the host's protocol beyond its frames.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import signal
+import sys
+import types
+from _thread import allocate_lock
+
+from broker.sandbox.protocol import ProtocolError, encode, read_frame, write_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+MAX_ERROR = 8_192
+"""Characters of a traceback that are kept: a quarter of its head, the rest from its tail."""
+
+# Bound now: the code that runs here may replace any attribute of these modules.
+_getpid, _exit, _dup2 = os.getpid, os._exit, os.dup2  # pyright: ignore[reportPrivateUsage]
+
+
+def clip_error(text: str) -> str:
+    text = text.encode("utf-8", "replace").decode()
+    if len(text) <= MAX_ERROR:
+        return text
+    return text[: MAX_ERROR // 4] + "\n[...]\n" + text[-MAX_ERROR * 3 // 4 :]
+
+
+def describe(error: BaseException, sources: dict[str, str]) -> str:
+    """The traceback as far as it lies in the caller's own code, then the exception itself."""
+    import linecache
+    import traceback
+
+    try:
+        for name, text in sources.items():
+            linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        report = traceback.TracebackException.from_exception(error)
+        report.stack[:] = [frame for frame in report.stack if frame.filename in sources]
+        lines = report.format(chain=False) if report.stack else report.format_exception_only()
+        return clip_error("".join(lines).rstrip())
+    except Exception:
+        return type(error).__name__
+
+
+class _Interrupt:
+    """SIGINT handler that raises only while untrusted code runs, so that a late signal harms nobody."""
+
+    armed = False
+
+    def __call__(self, number: int, frame: Any) -> None:
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+
+
+def _fresh_streams(output: int) -> None:
+    """Whatever the last call did to descriptors 0 to 2 and to `sys`, the next one starts with working ones."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    _dup2(null, 0)
+    if null:
+        os.close(null)
+    _dup2(output, 1)
+    _dup2(output, 2)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
+
+
+def _exit_error(error: SystemExit) -> str:
+    return "" if error.code in (None, 0) else clip_error(f"SystemExit: {error.code}")
+
+
+def run_execution(requests: int, replies: int, output: int) -> NoReturn:
+    """Run each requested code in one namespace that lives as long as this process (HOST-09)."""
+    own_pid = _getpid()
+    interrupt = _Interrupt()
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    sys.path.append("/opt/packages")
+    # These come from `site`, which is skipped for speed.
+    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
+    sources: dict[str, str] = {}
+    while True:
+        frame = read_frame(requests)
+        code: str = frame["code"]
+        signal.signal(signal.SIGINT, interrupt)
+        _fresh_streams(output)
+        name = f"<execute {len(sources) + 1}>"
+        sources[name] = code
+        error = ""
+        try:
+            try:
+                interrupt.armed = True
+                exec(compile(code, name, "exec"), module.__dict__)
+            finally:
+                interrupt.armed = False
+        except SystemExit as caught:
+            error = _exit_error(caught)
+        except BaseException as caught:
+            interrupt.armed = False
+            error = describe(caught, sources)
+        if _getpid() != own_pid:  # a fork that the code made came out at this end
+            _exit(0)
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except Exception:
+                pass
+        write_all(replies, encode({"id": frame["id"], "error": error}))
+
+
+class Api:
+    """What the program holds as `api`: three blocking calls to the host (HOST-01)."""
+
+    def __init__(self, requests: int, replies: int) -> None:
+        lock = allocate_lock()
+
+        def ask(frame: dict[str, Any]) -> Any:
+            data = encode(frame)
+            with lock:
+                write_all(replies, data)
+                return read_frame(requests)["value"]
+
+        self._ask = ask
+
+    def generate(self, messages: Any) -> Any:
+        return self._ask({"op": "generate", "messages": messages})
+
+    def execute(self, code: Any) -> Any:
+        return self._ask({"op": "execute", "code": code})
+
+    def submit(self, text: Any) -> Any:
+        """Returns a reply while the interaction goes on; after the last answer the host ends the program."""
+        return self._ask({"op": "submit", "text": text})
+
+
+def run_program(requests: int, replies: int, program: str, task: dict[str, Any]) -> NoReturn:
+    """Load the harness program, call its `run(task, api)`, report how that ended."""
+    name = "<harness>"
+    module = types.ModuleType("harness")
+    sys.modules["harness"] = module
+    # A program that asks the keyboard is told nothing instead of being stopped.
+    builtins.input = lambda prompt="", /: ""
+    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
+    end: dict[str, Any] = {"op": "end"}
+    try:
+        exec(compile(program, name, "exec"), module.__dict__)
+        run = module.__dict__.get("run")
+        if callable(run):
+            run(task, Api(requests, replies))
+        else:
+            text = "the program defines no function run(task, api)"
+            end = {"op": "error", "kind": "protocol", "traceback": text}
+    except SystemExit as caught:
+        if text := _exit_error(caught):
+            end = {"op": "error", "kind": "crash", "traceback": text}
+    except BaseException as caught:
+        end = {"op": "error", "kind": "crash", "traceback": describe(caught, {name: program})}
+    try:
+        write_all(replies, encode(end))
+    except (OSError, ProtocolError):
+        _exit(1)
+    _exit(0)
