@@ -1,0 +1,44 @@
+"""H0: a plain reason-and-act loop. No examples, no skills; a text without a tool block is the answer as it is."""
+
+import re
+from typing import Any
+
+BLOCK = re.compile(r"<execute>(.*?)</execute>", re.DOTALL)
+FINAL_NOTE = "No more code can be run. Give your final answer now."
+ONE_BLOCK_NOTE = "Write exactly one complete <execute>code</execute> block, or your final answer."
+
+
+def note(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text, "source": "harness"}
+
+
+def run(task: dict[str, Any], api: Any) -> None:
+    budgets = task["budgets"]
+    calls, tools = budgets["model_calls"], budgets["tool_calls"]
+    messages: list[dict[str, str]] = [
+        {
+            "role": "system",
+            "content": f"{task['system']}\nYou may run code {tools} times.",
+            "source": "harness",
+        },
+        {"role": "user", "content": task["prompt"], "source": "task"},
+    ]
+    while calls > 0:
+        answer_only = calls == 1 or tools == 0
+        if answer_only:
+            messages.append(note(FINAL_NOTE))
+        text = api.generate(messages)
+        calls -= 1
+        messages.append({"role": "assistant", "content": text, "source": "model"})
+        blocks = BLOCK.findall(text)
+        if len(blocks) == 1 and text.count("<execute>") == 1 and not answer_only:
+            seen = api.execute(blocks[0])
+            tools -= 1
+            messages.append({"role": "user", "content": f"Observation: {seen}", "source": "tool"})
+        elif "<execute>" in text:
+            if answer_only:
+                return
+            messages.append(note(ONE_BLOCK_NOTE))
+        else:
+            result = api.submit(text)
+            messages.append({"role": "user", "content": result["reply"], "source": "feedback"})
