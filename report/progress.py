@@ -27,6 +27,14 @@ _WINDOW_SECONDS: Final = 60.0
 _P = ParamSpec("_P")
 
 
+class _Console(Console):
+    """A console whose reader may go away."""
+
+    def on_broken_pipe(self) -> None:
+        # rich would end the whole process here.
+        self.quiet = True
+
+
 class _Locked(Protocol):
     @property
     def lock(self) -> threading.RLock: ...
@@ -102,7 +110,7 @@ class RunProgress:
 
     def __init__(self, stream: IO[str] | None = None, *, live: bool | None = None) -> None:
         self.lock = threading.RLock()
-        self._console = Console(file=stream or sys.stderr)
+        self._console = _Console(file=stream or sys.stderr)
         self._live = self._console.is_terminal if live is None else live
         self._bars: Progress | None = None
         self._phase = ""

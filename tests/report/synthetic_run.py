@@ -1,0 +1,205 @@
+"""A made-up run of three cycles as plain rows: deterministic, and hostile where a program may be."""
+
+import random
+from datetime import UTC, datetime
+from typing import Any
+
+from catalog.digest import digest_bytes
+from report.assemble import RunRows
+
+HOSTILE = "<script>alert('owned')</script>"
+FAMILIES = ("cytoband", "nearest-gene", "clinvar", "gene-length")
+REASONS = ("context_budget", "no_submission")
+TESTS = 60
+# Right and readable answers of the four Test boundaries of each cycle.
+SCORES = (
+    ((2, 20), (22, 45), (22, 45), (33, 56)),
+    ((33, 56), (41, 58), (41, 58), (49, 60)),
+    ((48, 60), (50, 60), (51, 60), (55, 60)),
+)
+
+PROGRAM = '''"""A loop of thought, lookup and answer."""
+
+RULES = "Answer as <answer>...</answer>."
+
+
+def run(task, api):
+    messages = [{"role": "system", "content": RULES, "source": "harness"}]
+    messages.append({"role": "user", "content": task["prompt"], "source": "task"})
+    for _ in range(task["budgets"]["model_calls"]):
+        text = api.generate(messages)
+        if "<answer>" in text:
+            return api.submit(text)
+'''
+
+
+def program(generation: int) -> str:
+    text = PROGRAM
+    for index in range(generation):
+        text = text.replace(
+            "def run(", f'# {HOSTILE}\nHINT_{index} = "Query the lake first & quote the row."\n\n\ndef run('
+        )
+        text = text.replace("RULES,", f"RULES + HINT_{index},", 1)
+    return text
+
+
+def outcomes(right: int, valid: int, total: int, seed: int) -> list[dict[str, Any]]:
+    """Task outcomes with the given sums; the same tasks tend to be right under every seed."""
+    order = sorted(range(total), key=lambda index: (index * 7 + seed) % total)
+    made: list[dict[str, Any]] = []
+    chance = random.Random(seed)
+    for rank, index in enumerate(order):
+        submitted = rank < valid or chance.random() < 0.5
+        made.append(
+            {
+                "task_id": f"task-{index:03d}",
+                "family": FAMILIES[index % 4],
+                "subtopic": "any",
+                "material_group": f"group-{index // 3}",
+                "correct": rank < right,
+                "format_valid": rank < valid,
+                "submitted": submitted,
+                "stop_reason": "first_answer"
+                if submitted
+                else chance.choice(["context_budget", "no_submission"]),
+                "error": None,
+                "model_calls": 3,
+                "tool_calls": 2,
+                "tool_errors": chance.randint(0, 1),
+                "answer_reason": "",
+            }
+        )
+    return made
+
+
+def measurement(
+    cycle: int, kind: str, split: str, harness: str, model: str, numbers: tuple[int, int], **extra: Any
+) -> dict[str, Any]:
+    right, valid = numbers
+    return {
+        "run_id": "demo-01",
+        "cycle": cycle,
+        "kind": kind,
+        "split": split,
+        "harness": harness,
+        "model": model,
+        "correct": right,
+        "valid": valid,
+        "total": TESTS,
+        "stage_key": "sha256:" + "0" * 64,
+        "detail": {"outcomes": outcomes(right, valid, TESTS, cycle), **extra},
+    }
+
+
+def update(cycle: int, number: int) -> dict[str, Any]:
+    return {
+        "cycle": cycle,
+        "update": number,
+        "reward": min(1.0, 0.2 * cycle + 0.09 * number),
+        "episodes": 32,
+        "grad_norm": 1.5 / number,
+        "clip_share": 0.012,
+        "logprob_gap": 0.0004,
+        "seconds": 41.0,
+    }
+
+
+def rows() -> RunRows:
+    texts = [program(generation) for generation in range(8)]
+    digests = [digest_bytes(text.encode()) for text in texts]
+    models = [digest_bytes(f"model {index}".encode()) for index in range(4)]
+    measurements: list[dict[str, Any]] = []
+    decisions: list[dict[str, Any]] = []
+    parent = 0
+    for cycle, four in enumerate(SCORES, start=1):
+        model = models[cycle - 1]
+        measurements.append(
+            measurement(cycle, "phase_baseline_test", "test", digests[parent], model, four[0])
+        )
+        for step in (1, 2):
+            base, wins = four[step - 1], step == 1
+            better = (min(60, base[0] + 9), min(60, base[1] + 6))
+            measurements.append(
+                measurement(cycle, "step_val_parent", "val", digests[parent], model, base, step=step)
+            )
+            for index, numbers in enumerate((better if wins else base, base), start=1):
+                program_digest, where = digests[parent + index], {"step": step, "candidate": index}
+                measurements.append(
+                    measurement(cycle, "step_val_candidate", "val", program_digest, model, numbers, **where)
+                )
+            body = decision(digests, parent, base, better if wins else base, wins)
+            decisions.append({"cycle": cycle, "step": step, "decision": body})
+            parent += wins
+        for kind, served, numbers in (
+            ("phase_end_test", model, four[1]),
+            ("rl_baseline_test", model, four[2]),
+            ("export_test", models[cycle], four[3]),
+        ):
+            measurements.append(measurement(cycle, kind, "test", digests[parent], served, numbers))
+    known = dict(zip(digests, texts, strict=True))
+    return RunRows(
+        run={
+            "run_id": "demo-01",
+            "recipe": "laptop",
+            "status": "completed",
+            "detail": "",
+            "started_at": datetime(2025, 11, 30, 12, 0, tzinfo=UTC),
+            "finished_at": datetime(2025, 11, 30, 12, 27, 31, tzinfo=UTC),
+            "config": {"seed": 7, "release": "open-genomics", "machine": {"cpu": "2 cores"}},
+            "identities": {"release": digests[0], "verifier": digests[1], "auxiliary": "rules"},
+        },
+        measurements=measurements,
+        decisions=decisions,
+        updates=[update(cycle, number) for cycle in (1, 2, 3) for number in range(1, 6)],
+        stages=[
+            {"name": name, "cycle": cycle, "seconds": seconds}
+            for cycle in (1, 2, 3)
+            for name, seconds in (("evaluate", 71.5), ("propose", 2.5), ("train", 260.0))
+        ],
+        program=lambda digest: known.get(digest, ""),
+    )
+
+
+def decision(
+    digests: list[str], parent: int, base: tuple[int, int], better: tuple[int, int], wins: bool
+) -> dict[str, Any]:
+    return {
+        "parent": {"harness": digests[parent], "correct": base[0], "total": TESTS},
+        "adopted": 1 if wins else None,
+        "reason": "candidate 1 is right on more Val tasks than the parent"
+        if wins
+        else "no candidate beats the parent",
+        "candidates": [
+            {
+                "index": 1,
+                "harness": digests[parent + 1],
+                "correct": better[0],
+                "total": TESTS,
+                "hypothesis": f"Wrong answers came without a lookup {HOSTILE}; query the lake first.",
+                "rationale": "Two Train tasks were answered from memory.",
+                "evidence": ["e1:0", "e4:1"],
+                "paired": {"both": 10, "fixed": 11, "broken": 2, "neither": 37},
+                "p_value": 0.022,
+                "interval": [0.05, 0.25],
+                "reason": "",
+            },
+            {
+                "index": 2,
+                "harness": digests[parent + 2],
+                "correct": base[0],
+                "total": TESTS,
+                "hypothesis": "Show the answer form once more.",
+                "paired": {"both": 10, "fixed": 1, "broken": 1, "neither": 48},
+                "p_value": 1.0,
+                "interval": [-0.03, 0.03],
+                "reason": "a tie keeps the parent",
+            },
+            {
+                "index": 3,
+                "harness": digests[parent + 3],
+                "status": "rejected",
+                "reason": "preflight: three tasks unfinished",
+                "hypothesis": "Inspect the schema after a tool error.",
+            },
+        ],
+    }
