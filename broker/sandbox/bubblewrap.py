@@ -5,6 +5,7 @@ Must not know what the frames on the channel mean, except for the first one, `re
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -79,10 +80,8 @@ class BubblewrapSandbox:
 
     async def _destroy(self) -> None:
         if self._process.returncode is None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-            except ProcessLookupError:
-                pass
         await self._process.wait()
         if self._channel is not None:
             self._channel.close()

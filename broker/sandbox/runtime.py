@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,11 +83,12 @@ def build_runtime(packages: Path, cache: Path) -> Runtime:
             if not (folder / "runtime.json").exists():
                 _build(packages, folder)
     facts = json.loads((folder / "runtime.json").read_text())
-    return Runtime(root=folder / "root", **{**facts, "libraries": tuple(facts["libraries"])})
+    libraries = tuple(facts.pop("libraries"))
+    return Runtime(root=folder / "root", libraries=libraries, **facts)
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Generator[None]:
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import os
-import signal
 import sys
 import types
 from _thread import allocate_lock
@@ -17,7 +16,10 @@ from broker.sandbox.protocol import ProtocolError, encode, read_frame, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from signal import SIGINT, signal
     from typing import Any, NoReturn
+else:
+    from _signal import SIGINT, signal
 
 MAX_ERROR = 8_192
 """Characters of a traceback that are kept: a quarter of its head, the rest from its tail."""
@@ -61,7 +63,7 @@ class _Interrupt:
 
 
 def _fresh_streams(output: int) -> None:
-    """Whatever the last call did to descriptors 0 to 2 and to `sys`, the next one starts with working ones."""
+    """Whatever the last call did to descriptors 0 to 2 and to `sys`, the next one has working ones."""
     null = os.open(os.devnull, os.O_RDONLY)
     _dup2(null, 0)
     if null:
@@ -90,7 +92,7 @@ def run_execution(requests: int, replies: int, output: int) -> NoReturn:
     while True:
         frame = read_frame(requests)
         code: str = frame["code"]
-        signal.signal(signal.SIGINT, interrupt)
+        signal(SIGINT, interrupt)
         _fresh_streams(output)
         name = f"<execute {len(sources) + 1}>"
         sources[name] = code
@@ -109,7 +111,7 @@ def run_execution(requests: int, replies: int, output: int) -> NoReturn:
         if _getpid() != own_pid:  # a fork that the code made came out at this end
             _exit(0)
         for stream in (sys.stdout, sys.stderr):
-            try:
+            try:  # noqa: SIM105 - see supervisor
                 stream.flush()
             except Exception:
                 pass
