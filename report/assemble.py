@@ -8,7 +8,7 @@ import difflib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar, cast
 
@@ -67,7 +67,7 @@ def assemble(rows: RunRows) -> RunView:
         recipe=str(run.get("recipe", "")),
         status=str(run.get("status", "")),
         detail=str(run.get("detail") or ""),
-        started=_when(run.get("started_at") or run.get("created_at")),
+        started=_when(run.get("started")),
         seconds=_seconds(run),
         release=_release(config, identities),
         no_training=bool(config.get("no_training") or identities.get("no_training")),
@@ -87,6 +87,7 @@ def assemble(rows: RunRows) -> RunView:
 def _measurement(row: Row, run_id: str) -> Measurement:
     detail = _mapping(row.get("detail"))
     outcomes = [_mapping(item) for item in _sequence(detail.get("outcomes"))]
+    candidate = _optional(int, detail.get("candidate"))
     return Measurement(
         cycle=int(row["cycle"] or 0),
         step=_optional(int, detail.get("step", row.get("step"))),
@@ -98,7 +99,7 @@ def _measurement(row: Row, run_id: str) -> Measurement:
         total=int(row["total"]),
         valid=int(row["valid"]),
         measured_by=str(detail.get("measured_by") or row.get("run_id") or run_id),
-        candidate=_optional(int, detail.get("candidate")),
+        candidate=None if candidate is None or candidate < 0 else candidate,
         layers=layers(outcomes) if outcomes else None,
         families=_families(outcomes),
         outcomes={str(item["task_id"]): bool(item["correct"]) for item in outcomes},
@@ -149,46 +150,54 @@ def _position(item: Measurement) -> tuple[int, int, int, int, int]:
 
 def _decision(row: Row, program: Callable[[str], str]) -> Decision:
     body = _mapping(row["decision"])
-    parent = _mapping(body.get("parent"))
-    parent_code = program(str(parent.get("harness", "")))
-    adopted = _optional(int, body.get("adopted"))
+    parent, total = str(body.get("parent", "")), _optional(int, body.get("total"))
+    adopted = _optional(int, body.get("index")) if body.get("adopted", True) else None
+    parent_code = program(parent)
+    # `candidates` reached Val; `dropped` did not, and stand beside them with the reason.
+    entries = [("compared", item) for item in _sequence(body.get("candidates"))]
+    entries += [("dropped", item) for item in _sequence(body.get("dropped"))]
+    proposals = {item.get("index"): item for item in map(_mapping, _sequence(body.get("proposals")))}
+    candidates = [
+        _candidate(status, {**proposals.get(item.get("index"), {}), **item}, total, parent_code, program)
+        for status, item in ((status, _mapping(item)) for status, item in entries)
+    ]
     return Decision(
         cycle=int(row["cycle"]),
         step=int(row["step"]),
-        parent=str(parent.get("harness", "")),
-        parent_correct=_optional(int, parent.get("correct")),
-        parent_total=_optional(int, parent.get("total")),
+        parent=parent,
+        parent_correct=_optional(int, body.get("parent_correct")),
+        parent_total=total,
         adopted=adopted,
         reason=str(body.get("reason") or ""),
         candidates=tuple(
-            _candidate(_mapping(item), index, adopted, parent_code, program)
-            for index, item in enumerate(_sequence(body.get("candidates")), start=1)
+            replace(item, status="adopted") if item.index == adopted and item.status == "compared" else item
+            for item in sorted(candidates, key=lambda item: item.index)
         ),
     )
 
 
 def _candidate(
-    body: Row, position: int, adopted: int | None, parent_code: str, program: Callable[[str], str]
+    status: str, body: Row, total: int | None, parent_code: str, program: Callable[[str], str]
 ) -> Candidate:
-    index = int(body.get("index", position))
     harness = str(body.get("harness") or "")
     code = program(harness) if harness else ""
-    table = _mapping(body.get("paired"))
-    interval = [float(end) for end in _sequence(body.get("interval"))]
+    table = _mapping(body.get("table"))
+    interval = [float(end) for end in _sequence(table.get("interval"))]
+    correct = _optional(int, body.get("correct"))
     return Candidate(
-        index=index,
+        index=int(body.get("index", -1)),
         harness=harness,
-        correct=_optional(int, body.get("correct")),
-        total=_optional(int, body.get("total")),
-        status="adopted" if index == adopted else str(body.get("status") or "compared"),
+        correct=correct,
+        total=total if correct is not None else None,
+        status=status,
         reason=str(body.get("reason") or ""),
         hypothesis=str(body.get("hypothesis") or ""),
-        rationale=str(body.get("rationale") or ""),
-        evidence=tuple(str(item) for item in _sequence(body.get("evidence"))),
-        paired=Paired(**{name: int(table[name]) for name in ("both", "fixed", "broken", "neither")})
+        rationale=str(body.get("rationale") or body.get("reason_short") or ""),
+        evidence=tuple(str(item) for item in _sequence(body.get("evidence_ids"))),
+        paired=Paired(**{cell: int(table[cell]) for cell in ("both", "fixed", "broken", "neither")})
         if table
         else None,
-        p_value=_optional(float, body.get("p_value")),
+        p_value=_optional(float, table.get("p_value")),
         interval=(interval[0], interval[1]) if len(interval) == 2 else None,
         code=code,
         diff=difference(parent_code, code) if code else (),
@@ -207,9 +216,9 @@ def _update(row: Row) -> Update:
         update=int(row["update"]),
         reward=_optional(float, row.get("reward")),
         episodes=_optional(int, row.get("episodes")),
-        grad_norm=_optional(float, row.get("grad_norm")),
+        grad_norm=_optional(float, row.get("gradient_norm")),
         clip_share=_optional(float, row.get("clip_share")),
-        logprob_gap=_optional(float, row.get("logprob_gap")),
+        logprob_gap=_optional(float, row.get("logprob_gap_mean")),
         seconds=_optional(float, row.get("seconds")),
     )
 
@@ -247,11 +256,10 @@ def _leaves(config: Row, wanted: Callable[[str], bool], prefix: str = "") -> lis
 
 
 def _seconds(run: Row) -> float | None:
-    begun, ended = run.get("started_at") or run.get("created_at"), run.get("finished_at")
-    try:
-        return float((ended - begun).total_seconds()) if begun and ended else None
-    except (AttributeError, TypeError):
-        return None
+    begun, ended = run.get("started"), run.get("finished")
+    if isinstance(begun, datetime) and isinstance(ended, datetime):
+        return (ended - begun).total_seconds()
+    return None
 
 
 def _when(value: Any) -> str:

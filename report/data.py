@@ -138,12 +138,12 @@ class Candidate:
     """One proposal of a step and what became of it."""
 
     index: int
-    """From 1."""
+    """Its place among the step's proposals, as recorded."""
     harness: str
     correct: int | None
     total: int | None
     status: str
-    """`adopted`, `compared`, `rejected` (before Val), `skipped` or `error`."""
+    """`adopted`, `compared` on Val, or `dropped` before it."""
     reason: str
     hypothesis: str
     rationale: str
@@ -174,7 +174,7 @@ class Decision:
 
     @property
     def winner(self) -> Candidate | None:
-        return next((item for item in self.candidates if item.index == self.adopted), None)
+        return next((item for item in self.candidates if item.status == "adopted"), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,18 +238,19 @@ class RunView:
         """Val of parents and candidates, in the order of the schedule."""
         return tuple(item for item in self.measurements if item.split == "val" and item.kind != "evaluation")
 
+    def won(self, item: Measurement) -> bool:
+        """It is the Val measurement of a candidate that its step adopted."""
+        return item.kind == "step_val_candidate" and any(
+            decision.adopted is not None
+            and (decision.cycle, decision.step, decision.adopted) == (item.cycle, item.step, item.candidate)
+            for decision in self.decisions
+        )
+
     @property
     def journey(self) -> tuple[Measurement, ...]:
         """Test at every boundary, and Val of every parent and every adopted candidate."""
-        adopted = {
-            (item.cycle, item.step, item.adopted) for item in self.decisions if item.adopted is not None
-        }
         return tuple(
-            item
-            for item in self.measurements
-            if item.split != "val"
-            or item.kind != "step_val_candidate"
-            or (item.cycle, item.step, item.candidate) in adopted
+            item for item in self.measurements if item.kind != "step_val_candidate" or self.won(item)
         )
 
     @property

@@ -124,14 +124,12 @@ def _places(view: RunView) -> dict[int, float]:
 
 
 def _val_points(axes: Axes, view: RunView, places: dict[int, float]) -> None:
-    adopted = {(item.cycle, item.step, item.adopted) for item in view.decisions if item.adopted}
     groups: dict[str, list[Measurement]] = {"Val, parent": [], "Val, adopted": [], "Val, other candidate": []}
     for item in view.selections:
         if item.kind == "step_val_parent":
             groups["Val, parent"].append(item)
         else:
-            won = (item.cycle, item.step, item.candidate) in adopted
-            groups["Val, adopted" if won else "Val, other candidate"].append(item)
+            groups["Val, adopted" if view.won(item) else "Val, other candidate"].append(item)
     looks: dict[str, dict[str, Any]] = {
         "Val, parent": {"marker": "s", "facecolors": "none", "edgecolors": _MUTED},
         "Val, adopted": {"marker": "D", "facecolors": _SERIES[1], "edgecolors": _SERIES[1]},

@@ -18,7 +18,8 @@ def wilson(correct: int, total: int) -> tuple[float, float]:
     share, square = correct / total, _Z95 * _Z95
     centre = (share + square / (2 * total)) / (1 + square / total)
     half = _Z95 * sqrt(share * (1 - share) / total + square / (4 * total * total)) / (1 + square / total)
-    return (max(0.0, centre - half), min(1.0, centre + half))
+    # The share lies inside by theory, but not always by floating point.
+    return (max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half)))
 
 
 def mcnemar(fixed: int, broken: int) -> float:

@@ -97,9 +97,9 @@ def update(cycle: int, number: int) -> dict[str, Any]:
         "update": number,
         "reward": min(1.0, 0.2 * cycle + 0.09 * number),
         "episodes": 32,
-        "grad_norm": 1.5 / number,
+        "gradient_norm": 1.5 / number,
         "clip_share": 0.012,
-        "logprob_gap": 0.0004,
+        "logprob_gap_mean": 0.0004,
         "seconds": 41.0,
     }
 
@@ -122,8 +122,8 @@ def rows() -> RunRows:
             measurements.append(
                 measurement(cycle, "step_val_parent", "val", digests[parent], model, base, step=step)
             )
-            for index, numbers in enumerate((better if wins else base, base), start=1):
-                program_digest, where = digests[parent + index], {"step": step, "candidate": index}
+            for index, numbers in enumerate((better if wins else base, base)):
+                program_digest, where = digests[parent + index + 1], {"step": step, "candidate": index}
                 measurements.append(
                     measurement(cycle, "step_val_candidate", "val", program_digest, model, numbers, **where)
                 )
@@ -143,8 +143,8 @@ def rows() -> RunRows:
             "recipe": "laptop",
             "status": "completed",
             "detail": "",
-            "started_at": datetime(2025, 11, 30, 12, 0, tzinfo=UTC),
-            "finished_at": datetime(2025, 11, 30, 12, 27, 31, tzinfo=UTC),
+            "started": datetime(2025, 11, 30, 12, 0, tzinfo=UTC),
+            "finished": datetime(2025, 11, 30, 12, 27, 31, tzinfo=UTC),
             "config": {"seed": 7, "release": "open-genomics", "machine": {"cpu": "2 cores"}},
             "identities": {"release": digests[0], "verifier": digests[1], "auxiliary": "rules"},
         },
@@ -163,43 +163,67 @@ def rows() -> RunRows:
 def decision(
     digests: list[str], parent: int, base: tuple[int, int], better: tuple[int, int], wins: bool
 ) -> dict[str, Any]:
+    """The dump of a step's decision, with the proposals that never reached Val."""
     return {
-        "parent": {"harness": digests[parent], "correct": base[0], "total": TESTS},
-        "adopted": 1 if wins else None,
-        "reason": "candidate 1 is right on more Val tasks than the parent"
+        "adopted": wins,
+        "selected": digests[parent + wins],
+        "index": 0 if wins else None,
+        "reason": "candidate 0 is above the parent"
         if wins
-        else "no candidate beats the parent",
+        else "no error-free candidate is above the parent",
+        "parent": digests[parent],
+        "parent_correct": base[0],
+        "parent_valid": base[1],
+        "parent_errors": 0,
+        "total": TESTS,
         "candidates": [
             {
-                "index": 1,
+                "index": 0,
                 "harness": digests[parent + 1],
-                "correct": better[0],
-                "total": TESTS,
                 "hypothesis": f"Wrong answers came without a lookup {HOSTILE}; query the lake first.",
-                "rationale": "Two Train tasks were answered from memory.",
-                "evidence": ["e1:0", "e4:1"],
-                "paired": {"both": 10, "fixed": 11, "broken": 2, "neither": 37},
-                "p_value": 0.022,
-                "interval": [0.05, 0.25],
-                "reason": "",
+                "correct": better[0],
+                "valid": better[1],
+                "errors": 0,
+                "eligible": wins,
+                "reason": f"{better[0]} of {TESTS} against the parent's {base[0]}",
+                "table": table(11, 2, 0.022, [0.05, 0.25]) if wins else table(2, 2, 1.0, [-0.05, 0.05]),
             },
             {
-                "index": 2,
+                "index": 1,
                 "harness": digests[parent + 2],
-                "correct": base[0],
-                "total": TESTS,
                 "hypothesis": "Show the answer form once more.",
-                "paired": {"both": 10, "fixed": 1, "broken": 1, "neither": 48},
-                "p_value": 1.0,
-                "interval": [-0.03, 0.03],
-                "reason": "a tie keeps the parent",
-            },
-            {
-                "index": 3,
-                "harness": digests[parent + 3],
-                "status": "rejected",
-                "reason": "preflight: three tasks unfinished",
-                "hypothesis": "Inspect the schema after a tool error.",
+                "correct": base[0],
+                "valid": base[1],
+                "errors": 0,
+                "eligible": False,
+                "reason": f"{base[0]} of {TESTS} is not above the parent's {base[0]}",
+                "table": table(1, 1, 1.0, [-0.03, 0.03]),
             },
         ],
+        "dropped": [
+            {
+                "index": 2,
+                "harness": digests[parent + 3],
+                "reason": "preflight: three tasks unfinished",
+                "hypothesis": "Inspect the schema after a tool error.",
+            }
+        ],
+        "proposals": [
+            {
+                "index": 0,
+                "rationale": "Two Train tasks were answered from memory.",
+                "evidence_ids": ["e1:0", "e4:1"],
+            }
+        ],
+    }
+
+
+def table(fixed: int, broken: int, p_value: float, interval: list[float]) -> dict[str, Any]:
+    return {
+        "both": 10,
+        "fixed": fixed,
+        "broken": broken,
+        "neither": TESTS - 10 - fixed - broken,
+        "p_value": p_value,
+        "interval": interval,
     }
