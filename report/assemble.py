@@ -121,7 +121,7 @@ def layers(outcomes: Sequence[Row]) -> Layers:
     """Counts by layer, and the stop reasons of the unfinished."""
     counts = Counter(layer(item) for item in outcomes)
     reasons = Counter(
-        f"program error: {item['error']}" if item.get("error") else str(item.get("stop_reason", "unknown"))
+        f"program error: {str(item['error']).partition(':')[0]}" if item.get("error") else str(item.get("stop_reason", "unknown"))
         for item in outcomes
         if layer(item) == "unfinished"
     )
