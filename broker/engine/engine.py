@@ -1,0 +1,345 @@
+"""`EmbeddedEngine`: continuous batching of one model in one worker thread.
+
+Requests join between decode steps. Each step is one forward pass over the next token of every running
+sequence and the uncomputed tokens of new prompts (`plan`). The worker thread alone touches slots and caches;
+other threads hand over requests under one condition variable. Must not know HTTP, templates or episodes.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from broker.engine.default_model import model_digest
+from broker.engine.loading import Device, choose_device, load_model, replace_weights
+from broker.engine.plan import NewPrompt, StepPlan, common_prefix, plan_step
+from broker.engine.prefix import PrefixCache
+from broker.engine.sampling import check_sampling, draw, uniform_stream
+from broker.engine.slots import SlotAttention, SlotStore
+from broker.errors import ModelUnavailable
+from broker.model import Completion, Sampling
+
+_SHARED_MINIMUM = 32
+"""A shorter common prefix is not worth a product of its own."""
+
+
+class RequestRefused(ValueError):
+    """The request can never be served as it is; the text says what to change."""
+
+
+@dataclass
+class EngineStats:
+    """Counters since the start. Rates are over the time in which the engine computed."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    prompt_tokens_computed: int = 0
+    generated_tokens: int = 0
+    steps: int = 0
+    busy_seconds: float = 0.0
+    running: int = 0
+    waiting: int = 0
+
+    def summary(self) -> dict[str, float]:
+        """The counters, the prompt tokens that were reused, and generated tokens per busy second."""
+        rate = self.generated_tokens / self.busy_seconds if self.busy_seconds else 0.0
+        reused = self.prompt_tokens - self.prompt_tokens_computed
+        return {**asdict(self), "prompt_tokens_reused": reused, "tokens_per_second": rate}
+
+
+@dataclass
+class _Sequence:
+    """One request on its way through the engine."""
+
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    future: "Future[Completion]"
+    uniforms: Iterator[float]
+    generated: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+
+    def finish(self, stop_ids: frozenset[int]) -> None:
+        reason: Literal["stop", "length"] = "stop" if self.generated[-1] in stop_ids else "length"
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_result(
+                Completion(
+                    token_ids=tuple(self.generated), logprobs=tuple(self.logprobs), finish_reason=reason
+                )
+            )
+
+    def fail(self, error: ModelUnavailable) -> None:
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+    @property
+    def stored(self) -> int:
+        """Positions whose keys and values are in the slot: all but the last generated token's."""
+        return len(self.prompt) + len(self.generated) - 1
+
+
+class EmbeddedEngine:
+    """Serves one model. Thread-safe; also a `TaskModel` for callers in the same process."""
+
+    def __init__(
+        self,
+        model_dir: Path,
+        *,
+        device: Device = "auto",
+        max_batch: int = 32,
+        max_length: int = 2048,
+        prefix_cache_bytes: int = 512 << 20,
+        prefill_tokens: int = 8192,
+        threads: int | None = None,
+        share_prefixes: bool = True,
+    ) -> None:
+        """Load and start. `max_length`: prompt plus completion; `prefill_tokens`: most new tokens a step,
+        so that running sequences never wait long. Raises `ModelUnavailable`.
+        """
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.device = choose_device(device)
+        self.model, self.geometry = load_model(model_dir, self.device)
+        """The module itself. A trainer in this process may change its parameters between pause and resume."""
+        self.identity = model_digest(model_dir)
+        self.max_length = min(max_length, self.geometry.positions)
+        self._max_batch = max_batch
+        self._prefill_tokens = prefill_tokens
+        self._share = share_prefixes
+        shape = (self.geometry.heads, self.geometry.head_dim)
+        kind = {"dtype": next(self.model.parameters()).dtype, "device": self.device}
+        self._slots = SlotStore(self.geometry.layers, max_batch, *shape, **kind)
+        capacity = prefix_cache_bytes if share_prefixes else 0
+        self._prefixes = PrefixCache(self.geometry.layers, *shape, capacity_bytes=capacity, **kind)
+        self._running: list[_Sequence] = []
+        self._waiting: deque[_Sequence] = deque()
+        self._shared = 0
+        self._no_mask = torch.zeros(1, 1, 1, 1, device=self.device)
+        self._stats = EngineStats()
+        self._pauses = 0
+        self._closed = False
+        self._changed = threading.Condition()
+        self._worker = threading.Thread(target=self._work, name="embedded-engine", daemon=True)
+        self._check_forward(model_dir)
+        self._worker.start()
+
+    def submit(self, prompt_ids: Sequence[int], sampling: Sampling) -> "Future[Completion]":
+        """Queue one generation. Raises `RequestRefused` or `SamplingRefused` at once.
+
+        Cancelling the future drops the request at the next step.
+        """
+        check_sampling(sampling)
+        prompt = tuple(prompt_ids)
+        if not prompt:
+            raise RequestRefused("the prompt is empty: send at least one token id")
+        if not all(0 <= token < self.geometry.vocabulary for token in prompt):
+            raise RequestRefused(f"the prompt has ids outside 0 .. {self.geometry.vocabulary - 1}")
+        if len(prompt) + sampling.max_tokens > self.max_length:
+            raise RequestRefused(
+                f"{len(prompt)} prompt tokens and max_tokens={sampling.max_tokens} exceed the engine's "
+                f"{self.max_length}: shorten the prompt or start the engine with a larger max length"
+            )
+        sequence = _Sequence(prompt, sampling, Future(), uniform_stream(sampling.seed))
+        with self._changed:
+            if self._closed:
+                raise ModelUnavailable("the embedded engine is closed")
+            self._waiting.append(sequence)
+            self._stats.requests += 1
+            self._changed.notify_all()
+        return sequence.future
+
+    async def complete(self, prompt_ids: tuple[int, ...], sampling: Sampling) -> Completion:
+        """`TaskModel` without HTTP. Raises `ModelUnavailable`."""
+        try:
+            return await asyncio.wrap_future(self.submit(prompt_ids, sampling))
+        except ValueError as error:
+            raise ModelUnavailable(str(error)) from error
+
+    def pause(self) -> None:
+        """Finish what is running, admit nothing more, and give caches back. Returns when idle."""
+        with self._changed:
+            self._pauses += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._running or self._closed)
+            self._slots.release()
+            self._prefixes.clear()
+
+    def resume(self) -> None:
+        """Serve again, with the weights as they are now. Everything cached was dropped by `pause`."""
+        with self._changed:
+            self.model.eval()
+            self._pauses = max(0, self._pauses - 1)
+            self._changed.notify_all()
+
+    def load_weights(self, folder: Path) -> str:
+        """Replace the weights by those of `folder`; returns the new identity. Queued requests wait."""
+        identity = model_digest(folder)
+        self.pause()
+        try:
+            replace_weights(self.model, folder)
+            self.identity = identity
+        finally:
+            self.resume()
+        return identity
+
+    def stats(self) -> dict[str, float]:
+        with self._changed:
+            self._stats.running, self._stats.waiting = len(self._running), len(self._waiting)
+            return self._stats.summary()
+
+    def close(self) -> None:
+        """Stop the worker; what is unfinished fails with `ModelUnavailable`. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._worker.join()
+        self._slots.release()
+        self._prefixes.clear()
+
+    # -- the worker thread ------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._has_work)
+                if self._closed:
+                    self._fail([*self._running, *self._waiting], "was closed")
+                    return
+                started = time.perf_counter()
+                admitted = self._admit()
+            try:
+                self._step(admitted)
+            except Exception as error:  # any failure of the pass loses its requests, never the engine
+                with self._changed:
+                    self._fail(self._running, f"failed: {type(error).__name__}: {error}")
+                    self._slots.release()
+                    self._prefixes.clear()
+            with self._changed:
+                self._stats.busy_seconds += time.perf_counter() - started
+                self._changed.notify_all()
+
+    def _has_work(self) -> bool:
+        return self._closed or bool(self._running) or (bool(self._waiting) and not self._pauses)
+
+    def _fail(self, sequences: list[_Sequence], what: str) -> None:
+        for sequence in sequences:
+            sequence.fail(ModelUnavailable(f"the embedded engine {what}"))
+        self._running.clear()
+
+    def _admit(self) -> int:
+        """Move waiting requests to free slots, the tail of `_running`; returns how many."""
+        budget, admitted = self._prefill_tokens, 0
+        while self._waiting and not self._pauses and len(self._running) < self._max_batch:
+            if admitted and len(self._waiting[0].prompt) > budget:
+                break
+            sequence = self._waiting.popleft()
+            if not sequence.future.cancelled():
+                budget -= len(sequence.prompt)
+                self._running.append(sequence)
+                admitted += 1
+        return admitted
+
+    @torch.inference_mode()
+    def _step(self, admitted: int) -> None:
+        """One pass: every running sequence gets its next token, the last `admitted` ones their first."""
+        old = len(self._running) - admitted
+        self._slots.reserve(1 + max(sequence.stored for sequence in self._running), old)
+        prompts = [self._fill(slot) for slot in range(old, len(self._running))]
+        running = [(sequence.generated[-1], sequence.stored) for sequence in self._running[:old]]
+        plan = plan_step(running, prompts, share=self._share)
+        logits = self._forward(plan, self._shared)
+        uniforms = [
+            next(sequence.uniforms) if sequence.sampling.temperature else 0.0 for sequence in self._running
+        ]
+        temperatures = [sequence.sampling.temperature for sequence in self._running]
+        tokens, logprobs = draw(logits, temperatures, uniforms)
+        for sequence, token, logprob in zip(self._running, tokens, logprobs, strict=True):
+            sequence.generated.append(token)
+            sequence.logprobs.append(logprob)
+        for slot, prompt in enumerate(prompts, start=old):
+            self._prefixes.insert(prompt.tokens, self._slots.read(slot, len(prompt.tokens)))
+        self._count(prompts, len(plan.tokens) - old)
+        finished = self._retire()
+        if admitted or finished:
+            self._shared = self._common_prefix()
+
+    def _fill(self, slot: int) -> NewPrompt:
+        """Put what the prefix cache has of a new prompt into its slot."""
+        prompt = self._running[slot].prompt
+        prefix = self._prefixes.match(prompt[:-1])
+        if prefix is None:
+            return NewPrompt(slot, prompt, cached=0)
+        self._slots.load(slot, prefix)
+        return NewPrompt(slot, prompt, cached=prefix.shape[3])
+
+    def _forward(self, plan: StepPlan, shared: int) -> torch.Tensor:
+        """Logits [rows, vocabulary] of the planned rows."""
+
+        def row(values: list[int]) -> torch.Tensor:
+            return torch.tensor([values], device=self.device)
+
+        return self.model(
+            input_ids=row(plan.tokens),
+            position_ids=row(plan.positions),
+            # Four dimensions: taken as it is, so that transformers builds no mask; `slots` has its own.
+            attention_mask=self._no_mask,
+            use_cache=False,
+            logits_to_keep=row(plan.logit_rows)[0],
+            slots=SlotAttention(self._slots, plan, shared=shared),
+        ).logits[0]
+
+    def _count(self, prompts: list[NewPrompt], computed: int) -> None:
+        with self._changed:
+            self._stats.steps += 1
+            self._stats.prompt_tokens += sum(len(prompt.tokens) for prompt in prompts)
+            self._stats.prompt_tokens_computed += computed
+            self._stats.generated_tokens += len(self._running)
+
+    def _retire(self) -> bool:
+        """Resolve what is finished or cancelled; the last sequence moves into each slot that becomes free."""
+        done = [slot for slot, sequence in enumerate(self._running) if self._is_done(sequence)]
+        for slot in reversed(done):
+            sequence = self._running[slot]
+            known = (*sequence.prompt, *sequence.generated[:-1])
+            self._prefixes.insert(known, self._slots.read(slot, len(known)))
+            last = len(self._running) - 1
+            if slot != last:
+                self._slots.move(last, slot, self._running[last].stored)
+            with self._changed:
+                self._running[slot] = self._running[last]
+                self._running.pop()
+            sequence.finish(self.geometry.stop_ids)
+        return bool(done)
+
+    def _is_done(self, sequence: _Sequence) -> bool:
+        return (
+            len(sequence.generated) >= sequence.sampling.max_tokens
+            or sequence.generated[-1] in self.geometry.stop_ids
+            or sequence.future.cancelled()
+        )
+
+    def _common_prefix(self) -> int:
+        """Leading tokens that all running prompts share, or 0 where sharing them does not pay."""
+        if len(self._running) < 2 or not self._share:
+            return 0
+        first = self._running[0].prompt
+        common = min(common_prefix(first, sequence.prompt) for sequence in self._running[1:])
+        return common if common >= _SHARED_MINIMUM else 0
+
+    def _check_forward(self, folder: Path) -> None:
+        """Run one token, so that a model of another kind is refused at the start."""
+        plan = plan_step([], [NewPrompt(0, (0,), cached=0)])
+        try:
+            with torch.inference_mode():
+                self._slots.reserve(1, 0)
+                self._forward(plan, 0)
+        except (NotImplementedError, TypeError, AttributeError, RuntimeError, IndexError) as error:
+            raise ModelUnavailable(
+                f"the embedded engine serves full-attention models; use inference=vllm for {folder.name} ({error})"
+            ) from error

@@ -1,0 +1,64 @@
+"""Draw the next tokens from logits, each request by its own seeded stream.
+
+A draw depends on the request's seed and the position in its completion alone, so it is the same alone and in
+any batch. Must not know slots, models or HTTP.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from broker.model import Sampling
+
+_DRAWS: int = 64
+
+
+class SamplingRefused(ValueError):
+    """A sampling parameter that this engine does not serve. The text names the value to send."""
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Refuse what is not served, instead of ignoring it. Raises `SamplingRefused`."""
+    off = {
+        "top_p": 1.0,
+        "top_k": -1,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+    }
+    for name, value in off.items():
+        given = getattr(sampling, name)
+        if given != value and not (name == "top_k" and given == 0):
+            raise SamplingRefused(f"the embedded engine serves {name}={value} only, not {given}")
+
+
+def uniform_stream(seed: int) -> Iterator[float]:
+    """Endless numbers in [0, 1), the same for the same seed on every machine."""
+    generator = np.random.Generator(np.random.Philox(seed))
+    while True:
+        yield from generator.random(_DRAWS, dtype=np.float32).tolist()
+
+
+def draw(
+    logits: torch.Tensor, temperatures: list[float], uniforms: list[float]
+) -> tuple[list[int], list[float]]:
+    """One token a row of `logits` [rows, vocabulary], with its log-probability at temperature 1.
+
+    Temperature 0 takes the most likely token (the first of equals); any other one samples from the full
+    support by inverting the cumulative distribution at the row's uniform number.
+    """
+    logits = logits.float()
+    tokens = logits.argmax(dim=-1)
+    sampled = [row for row, temperature in enumerate(temperatures) if temperature > 0]
+    if sampled:
+        rows = torch.tensor(sampled, device=logits.device)
+        scale = torch.tensor([temperatures[row] for row in sampled], device=logits.device)
+        cumulative = torch.softmax(logits[rows] / scale[:, None], dim=-1).cumsum(dim=-1)
+        total = cumulative[:, -1:]
+        target = torch.tensor([uniforms[row] for row in sampled], device=logits.device)[:, None] * total
+        # Rounding must not reach the end, or a token of probability 0 could be drawn.
+        target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
+        tokens[rows] = torch.searchsorted(cumulative, target, right=True)[:, 0]
+    chosen = logits.gather(1, tokens[:, None])[:, 0]
+    return tokens.tolist(), (chosen - torch.logsumexp(logits, dim=-1)).tolist()

@@ -1,0 +1,174 @@
+"""The keys and values of running sequences, and attention over them.
+
+`SlotStore` owns one buffer [layers, 2, slots, heads, length, head_dim]; slots 0 .. n-1 are the running ones.
+`SlotAttention` is one forward pass over it. `attend` is the function that transformers calls in every layer
+of a model loaded with `attn_implementation=IMPLEMENTATION`; without a `SlotAttention` it is plain SDPA, so the
+trainer uses the same module unchanged. Must not know sampling, requests or the prefix cache.
+"""
+
+from typing import Any, Final
+
+import torch
+from torch.nn import functional
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from broker.engine.plan import Span, StepPlan
+
+IMPLEMENTATION: Final = "rinr_slots"
+_LENGTH_STEP: Final = 128
+_UNSUPPORTED: Final = ("sliding_window", "softcap", "s_aux", "position_bias")
+
+
+class SlotStore:
+    """Keys and values of up to `slots` sequences. Grows with the longest one; `release` gives the memory back."""
+
+    def __init__(
+        self, layers: int, slots: int, heads: int, head_dim: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._shape = (layers, 2, slots, heads)
+        self._head_dim = head_dim
+        self._dtype = dtype
+        self._device = device
+        self.release()
+
+    def release(self) -> None:
+        self.values = self._empty(0)
+
+    def _empty(self, length: int) -> torch.Tensor:
+        return torch.empty((*self._shape, length, self._head_dim), dtype=self._dtype, device=self._device)
+
+    def reserve(self, length: int, running: int) -> None:
+        """Make room for `length` positions, keeping the first `running` slots."""
+        have = self.values.shape[4]
+        if length <= have:
+            return
+        grown = self._empty(-(-length // _LENGTH_STEP) * _LENGTH_STEP)
+        grown[:, :, :running, :, :have] = self.values[:, :, :running]
+        self.values = grown
+
+    def load(self, slot: int, prefix: torch.Tensor) -> None:
+        """Fill positions [0, n) of a slot from [layers, 2, heads, n, head_dim]."""
+        self.values[:, :, slot, :, : prefix.shape[3]] = prefix
+
+    def read(self, slot: int, length: int) -> torch.Tensor:
+        """View of the first `length` positions of a slot: [layers, 2, heads, length, head_dim]."""
+        return self.values[:, :, slot, :, :length]
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` positions of one slot over another."""
+        self.values[:, :, target, :, :length] = self.values[:, :, source, :, :length]
+
+
+class SlotAttention:
+    """Attention of one planned pass. Positions are absolute; every slot holds one sequence from position 0."""
+
+    def __init__(self, store: SlotStore, plan: StepPlan, *, shared: int) -> None:
+        """`shared`: leading positions that all running slots have in common, read once from slot 0."""
+        device = store.values.device
+        self._values = store.values
+        self._running = plan.running
+        self._shared = shared
+        self._slots = torch.tensor(plan.write_slots, device=device)
+        self._positions = torch.tensor(plan.write_positions, device=device)
+        self._sources = torch.tensor(plan.write_sources, device=device)
+        self._spans = [(span, _causal_mask(span, device)) for span in plan.spans]
+        positions = torch.tensor(plan.positions[: plan.running], device=device)
+        self._length = 1 + max(plan.positions[: plan.running], default=-1)
+        columns = torch.arange(shared, self._length, device=device)
+        hidden = columns[None, :] > positions[:, None]
+        self._bias = torch.zeros(hidden.shape, dtype=store.values.dtype, device=device)
+        self._bias.masked_fill_(hidden, float("-inf"))
+
+    def __call__(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+    ) -> torch.Tensor:
+        """Store the new keys and values, then attend.
+
+        `query` [1, query heads, tokens, head_dim], `key` and `value` [1, heads, tokens, head_dim];
+        returns [1, tokens, query heads, head_dim].
+        """
+        keys, values = self._values[layer, 0], self._values[layer, 1]
+        keys[self._slots, :, self._positions] = key[0].transpose(0, 1)[self._sources]
+        values[self._slots, :, self._positions] = value[0].transpose(0, 1)[self._sources]
+        heads = key.shape[1]
+        # Query heads that share a key head become rows of one product: [tokens, heads, group, head_dim].
+        grouped = query[0].transpose(0, 1).unflatten(1, (heads, query.shape[1] // heads))
+        output = torch.empty_like(grouped, memory_format=torch.contiguous_format)
+        if self._running:
+            output[: self._running] = self._decode(grouped[: self._running] * scaling, keys, values)
+        for span, mask in self._spans:
+            rows = slice(span.flat, span.flat + span.end - span.start)
+            output[rows] = _prefill(grouped[rows], keys[span.slot], values[span.slot], span, mask, scaling)
+        return output.flatten(1, 2)[None]
+
+    def _decode(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """One token of each running slot. `query` is [running, heads, group, head_dim], already scaled."""
+        running, shared = self._running, self._shared
+        own = slice(shared, self._length)
+        scores = query @ keys[:running, :, own].transpose(2, 3) + self._bias[:, None, None, :]
+        if not shared:
+            return torch.softmax(scores, dim=-1) @ values[:running, :, own]
+        # The common prefix is one matrix for all slots, so it is read once instead of once a slot.
+        heads, group = query.shape[1:3]
+        merged = query.transpose(0, 1).reshape(heads, running * group, -1)
+        common = (merged @ keys[0, :, :shared].transpose(1, 2)).view(heads, running, group, shared)
+        weights = torch.softmax(torch.cat([common.transpose(0, 1), scores], dim=-1), dim=-1)
+        common = weights[..., :shared].transpose(0, 1).reshape(heads, running * group, shared)
+        output = (common @ values[0, :, :shared]).view(heads, running, group, -1).transpose(0, 1)
+        return output + weights[..., shared:] @ values[:running, :, own]
+
+
+def _causal_mask(span: Span, device: torch.device) -> torch.Tensor:
+    rows = torch.arange(span.start, span.end, device=device)
+    return torch.arange(span.end, device=device)[None, :] <= rows[:, None]
+
+
+def _prefill(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    span: Span,
+    mask: torch.Tensor,
+    scaling: float,
+) -> torch.Tensor:
+    """The tokens of one span. `query` [tokens, heads, group, head_dim]; `keys`, `values` [heads, length, head_dim]."""
+    tokens, heads, group, _ = query.shape
+    rows = query.permute(1, 2, 0, 3).reshape(1, heads, group * tokens, -1)
+    output = functional.scaled_dot_product_attention(
+        rows,
+        keys[None, :, : span.end],
+        values[None, :, : span.end],
+        attn_mask=mask.repeat(group, 1),
+        scale=scaling,
+    )
+    return output.view(heads, group, tokens, -1).permute(2, 0, 1, 3)
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    slots: SlotAttention | None = None,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of one layer, in the shape of transformers' attention interface."""
+    if slots is None:
+        output, _ = sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **options
+        )
+        return output, None
+    for name in _UNSUPPORTED:
+        if options.get(name) is not None:
+            raise NotImplementedError(f"attention with {name}")
+    layer: Any = module.layer_idx
+    return slots(layer, query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling), None
+
+
+AttentionInterface.register(IMPLEMENTATION, attend)
+AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
