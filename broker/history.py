@@ -28,10 +28,30 @@ def clip_history(
     messages: tuple[Message, ...], tool_text: ToolText, budgets: Budgets, template: ChatTemplate
 ) -> tuple[tuple[Message, ...], tuple[Clipping, ...]]:
     """The messages as the model may see them, and what was shortened."""
+    seen = messages
+    # What a cut leaves around a part (its marker) may need room itself, so cutting repeats until nothing
+    # changes; every pass that changes something leaves fewer tokens of tool text.
+    while (shorter := _clip_once(seen, tool_text, budgets, template)) != seen:
+        seen = shorter
+    clippings = tuple(
+        Clipping(
+            message_index=index,
+            original_tokens=template.count(before.content),
+            visible_tokens=template.count(after.content),
+        )
+        for index, (before, after) in enumerate(zip(messages, seen, strict=True))
+        if before is not after
+    )
+    return seen, clippings
+
+
+def _clip_once(
+    messages: tuple[Message, ...], tool_text: ToolText, budgets: Budgets, template: ChatTemplate
+) -> tuple[Message, ...]:
     parts = [_parts(message, tool_text) for message in messages]
     order = [(m, p) for m, split in enumerate(parts) for p, (_, is_tool) in enumerate(split) if is_tool]
     if not order:
-        return messages, ()
+        return messages
     sizes = {key: template.count(parts[key[0]][key[1]][0]) for key in order}
     remaining = min(budgets.tool_history_tokens, _room_in_context(messages, parts, budgets, template))
     reserve = sum(min(_STUB_TOKENS, size) for size in sizes.values())
@@ -44,7 +64,12 @@ def clip_history(
             parts[message][part] = (clip_text(parts[message][part][0], allowance, template), True)
             changed.add(message)
         remaining -= template.count(parts[message][part][0])
-    return _rebuild(messages, parts, changed, template)
+    return tuple(
+        message.model_copy(update={"content": "".join(text for text, _ in parts[index])})
+        if index in changed
+        else message
+        for index, message in enumerate(messages)
+    )
 
 
 def _parts(message: Message, tool_text: ToolText) -> list[tuple[str, bool]]:
@@ -74,23 +99,3 @@ def _room_in_context(
     base = len(template.encode(blanked))
     return max(0, budgets.context_tokens - budgets.completion_tokens - base - _CONTEXT_MARGIN)
 
-
-def _rebuild(
-    messages: tuple[Message, ...],
-    parts: list[list[tuple[str, bool]]],
-    changed: set[int],
-    template: ChatTemplate,
-) -> tuple[tuple[Message, ...], tuple[Clipping, ...]]:
-    seen = list(messages)
-    clippings: list[Clipping] = []
-    for index in sorted(changed):
-        content = "".join(text for text, _ in parts[index])
-        clippings.append(
-            Clipping(
-                message_index=index,
-                original_tokens=template.count(messages[index].content),
-                visible_tokens=template.count(content),
-            )
-        )
-        seen[index] = messages[index].model_copy(update={"content": content})
-    return tuple(seen), tuple(clippings)
