@@ -37,6 +37,8 @@ _ORDER = (
     "export_test",
     "evaluation",
 )
+_OUTER_STAGES = {"publish", "train", "validate", "consume"}
+_OUTER_ROLES = {"rl_baseline_test", "export_test"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +122,7 @@ def layer(outcome: Row) -> str:
 def layers(outcomes: Sequence[Row]) -> Layers:
     """Counts by layer, and the stop reasons of the unfinished."""
     counts = Counter(layer(item) for item in outcomes)
-    reasons = Counter(
-        f"program error: {str(item['error']).partition(':')[0]}" if item.get("error") else str(item.get("stop_reason", "unknown"))
-        for item in outcomes
-        if layer(item) == "unfinished"
-    )
+    reasons = Counter(_reason(item) for item in outcomes if layer(item) == "unfinished")
     return Layers(
         correct=counts["correct"],
         wrong=counts["wrong"],
@@ -133,6 +131,12 @@ def layers(outcomes: Sequence[Row]) -> Layers:
         unfinished=counts["unfinished"],
         reasons=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
     )
+
+
+def _reason(outcome: Row) -> str:
+    if outcome.get("error"):
+        return f"program error: {str(outcome['error']).partition(':')[0]}"
+    return str(outcome.get("stop_reason", "unknown"))
 
 
 def _families(outcomes: Sequence[Row]) -> tuple[FamilyScore, ...]:
@@ -226,8 +230,8 @@ def _update(row: Row) -> Update:
 def _costs(stages: Sequence[Row]) -> tuple[Cost, ...]:
     seconds: dict[tuple[str, str], list[float]] = {}
     for row in stages:
-        letter = "r" if str(row["name"]).startswith(("rl", "train", "export", "handoff")) else "h"
-        phase = f"{letter}{int(row['cycle']):04d}" if row.get("cycle") else "–"
+        outer = str(row["name"]) in _OUTER_STAGES or str(row.get("role")) in _OUTER_ROLES
+        phase = f"{'r' if outer else 'h'}{int(row['cycle']):04d}" if row.get("cycle") else "–"
         seconds.setdefault((phase, str(row["name"])), []).append(float(row.get("seconds") or 0.0))
     return tuple(Cost(phase, name, len(values), sum(values)) for (phase, name), values in seconds.items())
 

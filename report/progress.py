@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Column
 
 from broker.record import GradedEpisode
+from report.data import KIND_LABELS
 from report.numbers import duration
 
 _QUIET_SECONDS: Final = 5.0
@@ -168,8 +169,11 @@ class RunProgress:
         self._show_totals()
 
     def stage(self, name: str, total: int, unit: str, weight: float = 1.0) -> StageBar:
-        """A new stage of `total` units begins; `weight` is what one unit counts of `expect`'s total."""
-        stage = StageBar(self, name, total, unit, weight)
+        """A new stage of `total` units begins; `weight` is what one unit counts of `expect`'s total.
+
+        A measurement's kind as the name is shown in words.
+        """
+        stage = StageBar(self, KIND_LABELS.get(name, name.replace("_", " ")), total, unit, weight)
         self._opened(stage)
         return stage
 
