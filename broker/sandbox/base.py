@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from catalog.digest import digest_bytes, digest_json
+
 MEBIBYTE = 1 << 20
 
 
@@ -47,6 +49,18 @@ DEFAULT_LIMITS: Mapping[Role, Limits] = {
         memory_bytes=2_048 * MEBIBYTE, processes=64, file_bytes=256 * MEBIBYTE, wall_seconds=7_200
     ),
 }
+
+
+def identity_of(kind: str, runtime_digest: str, system_calls: bytes, limits: Mapping[Role, Limits]) -> str:
+    """The digest that pins everything a program could notice about its sandbox."""
+    return digest_json(
+        {
+            "kind": kind,
+            "runtime": runtime_digest,
+            "system_calls": digest_bytes(system_calls),
+            "limits": {role.value: value.model_dump() for role, value in limits.items()},
+        }
+    )
 
 
 class Sandbox(Protocol):

@@ -1,7 +1,7 @@
 """The bubblewrap back end: Linux namespaces without a daemon. Works as root and as an ordinary user.
 
 A sandbox is one `bwrap` process and its process 1; both die with this process. Root first drops to nobody.
-Must not know what the frames on the channel mean, except for the first one, `ready`.
+Must not know what the frames on the channel mean.
 """
 
 import asyncio
@@ -12,79 +12,43 @@ import shutil
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from broker.errors import SandboxLost
-from broker.sandbox.base import Limits, Role, Sandbox
+from broker.sandbox.base import Limits, Role, Sandbox, identity_of
 from broker.sandbox.cgroup import MemoryGroup, make_memory_group
-from broker.sandbox.channel import Channel
+from broker.sandbox.channel import ChannelSandbox
 from broker.sandbox.mounts import NOBODY, MountSpace, readable_by_others
-from broker.sandbox.protocol import MAX_FRAME
 from broker.sandbox.runtime import Runtime
 from broker.sandbox.seccomp import bpf_filter
-from catalog.digest import digest_bytes, digest_json
 
-START_SECONDS: Final = 30.0
 _JOIN_GROUP: Final = 'echo $$ > "$0" && exec "$@"'
 _SHARED_MEMORY: Final = 16 << 20
 
 
-class BubblewrapSandbox:
-    """One running sandbox; see `base.Sandbox`."""
+class BubblewrapSandbox(ChannelSandbox):
+    """One running sandbox; `complaints` is a memory file with what bubblewrap and the supervisor wrote."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, group: MemoryGroup | None, complaints: int
     ) -> None:
+        super().__init__()
         self._process = process
         self._group = group
         self._complaints = complaints
-        self._channel: Channel | None = None
-        self._closing: asyncio.Task[None] | None = None
 
-    async def open(self, host_end: socket.socket) -> None:
-        """Wait until process 1 says that it is ready."""
-        reader, writer = await asyncio.open_connection(sock=host_end, limit=2 * MAX_FRAME)
-        self._channel = Channel(reader, writer)
-        try:
-            first = await self._channel.receive(START_SECONDS)
-        except (SandboxLost, TimeoutError) as error:
-            raise SandboxLost(f"a sandbox did not start: {self._complaint() or error}") from error
-        if first != {"op": "ready"}:
-            raise SandboxLost("a sandbox did not start: unexpected first frame")
-
-    def _complaint(self) -> str:
-        """What bubblewrap or the supervisor wrote last."""
+    def complaint(self) -> str:
         if self._complaints < 0:
             return ""
-        text = os.pread(self._complaints, 8_192, max(0, os.fstat(self._complaints).st_size - 8_192))
-        lines = text.decode("utf-8", "replace").strip().splitlines()
+        start = max(0, os.fstat(self._complaints).st_size - 8_192)
+        lines = os.pread(self._complaints, 8_192, start).decode("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else ""
 
-    def _open_channel(self) -> Channel:
-        if self._channel is None or self._closing is not None:
-            raise SandboxLost("the sandbox is closed")
-        return self._channel
-
-    async def send(self, frame: Mapping[str, Any]) -> None:
-        await self._open_channel().send(frame)
-
-    async def receive(self, timeout: float | None = None) -> dict[str, Any]:
-        try:
-            return await self._open_channel().receive(timeout)
-        except SandboxLost as error:
-            raise SandboxLost(f"{error} {self._complaint()}".rstrip()) from error
-
-    async def close(self) -> None:
-        self._closing = self._closing or asyncio.ensure_future(self._destroy())
-        await asyncio.shield(self._closing)
-
-    async def _destroy(self) -> None:
+    async def destroy(self) -> None:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
         await self._process.wait()
-        if self._channel is not None:
-            self._channel.close()
         if self._group is not None:
             await self._group.remove()
         os.close(self._complaints)
@@ -115,14 +79,7 @@ class BubblewrapFactory:
         self.proves = frozenset({"oom"}) if group else frozenset[str]()
         if group is not None:
             group.discard()
-        self.identity = digest_json(
-            {
-                "kind": self.kind,
-                "runtime": runtime.digest,
-                "filter": digest_bytes(self._filter),
-                "limits": {role.value: value.model_dump() for role, value in self._limits.items()},
-            }
-        )
+        self.identity = identity_of(self.kind, runtime.digest, self._filter, self._limits)
 
     async def start(self, role: Role, *, lake: Path | None = None, assets: Path | None = None) -> Sandbox:
         if role is Role.CONTROLLER and (lake or assets):
@@ -176,7 +133,7 @@ class BubblewrapFactory:
             os.close(filter_end)
         sandbox = BubblewrapSandbox(process, group, complaints)
         try:
-            await sandbox.open(host_end)
+            await sandbox.attach(host_end)
         except BaseException:
             await sandbox.close()
             raise

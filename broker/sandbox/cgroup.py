@@ -5,16 +5,42 @@ interface. Must not know what runs in the group.
 
 import asyncio
 import itertools
-import os
 import re
 from pathlib import Path
 from typing import Final
 
-from broker.sandbox.process import process_start_time
+from broker.sandbox.labels import host_label, lives
 
 _FOLDERS: Final = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
-_NAME: Final = re.compile(r"rinr-(\d+)-(\d+)-\d+")
+_NAME: Final = re.compile(r"rinr-(\d+-\d+)-\d+")
 _counter = itertools.count()
+
+
+def group_kills(folder: Path) -> int:
+    """How often the kernel killed a member of a group for lack of memory; 0 when the group is gone."""
+    for name in ("memory.events", "memory.oom_control"):
+        try:
+            text = (folder / name).read_text()
+        except OSError:
+            continue
+        if found := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):
+            return int(found[1])
+    return 0
+
+
+def memory_group_of(pid: int) -> Path | None:
+    """The group folder of a running process, or None when it cannot be seen from here."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("memory", ""):
+            folder = _FOLDERS[controllers == ""] / path.lstrip("/")
+            if (folder / "memory.oom_control").exists() or (folder / "memory.events").exists():
+                return folder
+    return None
 
 
 class MemoryGroup:
@@ -31,13 +57,7 @@ class MemoryGroup:
 
     def kills(self) -> int:
         """How often the kernel killed a member for lack of memory; the last known number after removal."""
-        for name in ("memory.events", "memory.oom_control"):
-            try:
-                text = (self._folder / name).read_text()
-            except OSError:
-                continue
-            found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
-            self._kills = int(found[1]) if found else self._kills
+        self._kills = max(self._kills, group_kills(self._folder))
         return self._kills
 
     def discard(self) -> None:
@@ -74,9 +94,8 @@ def _limit(folder: Path, memory_bytes: int) -> bool:
 
 def make_memory_group(memory_bytes: int) -> MemoryGroup | None:
     """A new group with this limit, or None where this user cannot make one."""
-    pid = os.getpid()
     for parent in _FOLDERS:
-        folder = parent / f"rinr-{pid}-{process_start_time(pid)}-{next(_counter)}"
+        folder = parent / f"rinr-{host_label()}-{next(_counter)}"
         try:
             folder.mkdir()
         except OSError:
@@ -95,7 +114,7 @@ def sweep_memory_groups() -> int:
     removed = 0
     for folder in (path for parent in _FOLDERS for path in parent.glob("rinr-*")):
         name = _NAME.fullmatch(folder.name)
-        if name and process_start_time(int(name[1])) != int(name[2]):
+        if name and not lives(name[1]):
             try:
                 folder.rmdir()
                 removed += 1

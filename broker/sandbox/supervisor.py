@@ -45,6 +45,16 @@ def _make_unreadable() -> None:
         raise OSError("process 1 stayed readable")
 
 
+_victim = os.open("/proc/self/oom_score_adj", os.O_RDWR)
+_own_score = os.read(_victim, 16)
+"""Opened while process 1 may still open its own files."""
+
+
+def offer_as_victim(offer: bool) -> None:
+    """When memory runs out the kernel shall take a worker (born while `offer` held), not process 1."""
+    os.pwrite(_victim, b"1000" if offer else _own_score, 0)
+
+
 def _limit_worker(limits: dict[str, Any]) -> None:
     import resource
 
@@ -158,14 +168,16 @@ class Worker:
         self.output, output_write = os.pipe()
         self.status: int | None = None
         self.feed = Feed()
+        offer_as_victim(True)
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                for descriptor in (host.descriptor, self.requests, self.replies, self.output):
+                for descriptor in (host.descriptor, self.requests, self.replies, self.output, _victim):
                     os.close(descriptor)
                 self._become(body, limits, request_read, reply_write, output_write)
             finally:
                 os._exit(70)
+        offer_as_victim(False)
         for descriptor in (request_read, reply_write, output_write):
             os.close(descriptor)
         os.set_blocking(self.output, False)

@@ -1,0 +1,50 @@
+"""Who started a sandbox: the labels by which what a dead host left behind is recognised.
+
+A host is named by its process id and start time, for ids are used again, and only on the machine (and in the
+process namespace) where such ids mean something. Linux only.
+"""
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+HOST: Final = "rinr.host"
+MACHINE: Final = "rinr.machine"
+RUN: Final = "rinr.run"
+DEADLINE: Final = "rinr.deadline"
+"""Seconds since the epoch after which the sandbox is rubbish, whoever made it."""
+
+
+def _start_time(pid: int) -> str | None:
+    """Clock ticks since boot at a process's start, or None when no such process lives."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in ("Z", "X") else fields[19]
+
+
+def host_label() -> str:
+    """This process, as `pid-start`."""
+    return f"{os.getpid()}-{_start_time(os.getpid())}"
+
+
+def lives(label: str) -> bool:
+    """Whether the process that a label of this machine names still lives."""
+    pid, _, start = label.partition("-")
+    return _start_time(int(pid)) == start
+
+
+@cache
+def machine() -> str:
+    """This boot of this machine, and this process namespace."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}-{Path('/proc/self/ns/pid').readlink()}"
+
+
+def host_of(labels: Mapping[str, str]) -> bool | None:
+    """Whether the labelled host lives; None when this machine cannot know."""
+    return lives(labels[HOST]) if labels.get(MACHINE) == machine() else None
