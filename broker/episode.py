@@ -7,7 +7,7 @@ concluded then. Must not know how harnesses evolve or models learn.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -22,8 +22,10 @@ from broker.history import as_chat, clip_history
 from broker.messages import Ledger, read_messages
 from broker.model import Sampling, TaskModel
 from broker.record import (
+    Clipping,
     EpisodeRecord,
     GradedEpisode,
+    Message,
     ModelCall,
     ProgramError,
     StopReason,
@@ -40,6 +42,8 @@ from verifier.task import NOT_SUBMITTED, Verdict
 
 _MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 _MAX_TRACEBACK: Final = 4_000
+_LONG_TEXT: Final = 50_000
+"""Characters from which text is worked on in a thread, so that one episode never holds up its siblings."""
 _Value = TypeVar("_Value")
 
 NO_MODEL_CALL: Final = Verdict(
@@ -77,6 +81,14 @@ class _Progress:
     @property
     def last_model_call(self) -> int:
         return len(self.model_calls) - 1
+
+
+_Prompt = tuple[tuple[Message, ...], tuple[Clipping, ...], tuple[int, ...]]
+
+
+async def _aside(characters: int, work: Callable[[], _Value]) -> _Value:
+    """Do the work here, or in a thread when the text is long."""
+    return work() if characters < _LONG_TEXT else await asyncio.to_thread(work)
 
 
 class Episode:
@@ -173,7 +185,9 @@ class Episode:
         budgets = services.budgets
         if len(progress.model_calls) >= budgets.model_calls:
             raise BudgetExhausted(StopReason.MODEL_CALL_BUDGET)
-        messages, clippings, prompt_ids = self._prompt(raw)
+        read = read_messages(raw, self._ledger)
+        size = sum(len(message.content) for message in read)
+        messages, clippings, prompt_ids = await _aside(size, lambda: self._prompt(read))
         sampling = Sampling(
             temperature=self._attempt.temperature,
             seed=call_seed(self._attempt.seed, len(progress.model_calls)),
@@ -199,10 +213,9 @@ class Episode:
         self._ledger.completions.append(text)
         return text
 
-    def _prompt(self, raw: Any) -> tuple[Any, Any, tuple[int, ...]]:
-        """Verified and clipped messages, what was clipped, and the prompt ids; refuses what does not fit."""
+    def _prompt(self, read: tuple[Message, ...]) -> _Prompt:
+        """Clipped messages, what was clipped, and the prompt ids; refuses what does not fit."""
         services, budgets = self._services, self._services.budgets
-        read = read_messages(raw, self._ledger)
         self._count_bytes(sum(len(message.content.encode()) for message in read))
         try:
             messages, clippings = clip_history(read, self._ledger.tool_text, budgets, services.template)
@@ -228,8 +241,11 @@ class Episode:
         asked = self._clock.elapsed
         seconds = max(0.01, min(budgets.tool_seconds, self._clock.remaining))
         result = await tools.execute(code, seconds)
-        stdout, error, clipped = clip_observation(
-            result.stdout, result.error, budgets.tool_response_tokens, self._services.template
+        stdout, error, clipped = await _aside(
+            len(result.stdout) + len(result.error),
+            lambda: clip_observation(
+                result.stdout, result.error, budgets.tool_response_tokens, self._services.template
+            ),
         )
         self._ledger.add_observation(stdout, error)
         truncated = clipped or result.output_truncated

@@ -22,7 +22,12 @@ from tests.fixtures.stub_server import StubServer
 SAMPLING = Sampling(temperature=0.5, seed=11, max_tokens=32)
 GOOD: dict[str, Any] = {
     "choices": [
-        {"token_ids": [5, 6], "finish_reason": "stop", "logprobs": {"token_logprobs": [-0.1, -0.2]}, "text": ""}
+        {
+            "token_ids": [5, 6],
+            "finish_reason": "stop",
+            "logprobs": {"token_logprobs": [-0.1, -0.2]},
+            "text": "",
+        }
     ]
 }
 
@@ -132,9 +137,8 @@ def choice(**changes: Any) -> dict[str, Any]:
     ],
 )
 async def test_an_answer_that_cannot_be_data_is_refused_in_one_line(answer: Response, words: str) -> None:
-    with serving(lambda *_: answer) as server:
-        with pytest.raises(ModelUnavailable, match=words) as caught:
-            await ask(server.url)
+    with serving(lambda *_: answer) as server, pytest.raises(ModelUnavailable, match=words) as caught:
+        await ask(server.url)
     assert "\n" not in str(caught.value)
 
 
@@ -144,9 +148,8 @@ async def test_an_endpoint_that_is_down_is_named_with_the_fix() -> None:
 
 
 async def test_a_hanging_endpoint_times_out() -> None:
-    with StubServer(latency=0.5) as stub:
-        with pytest.raises(ModelUnavailable, match="ReadTimeout"):
-            await ask(stub.url, timeout=0.1, attempts=2)
+    with StubServer(latency=0.5) as stub, pytest.raises(ModelUnavailable, match="ReadTimeout"):
+        await ask(stub.url, timeout=0.1, attempts=2)
 
 
 async def test_sixty_four_requests_are_in_flight_at_once() -> None:
