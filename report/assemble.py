@@ -64,6 +64,7 @@ def assemble(rows: RunRows) -> RunView:
     measurements = sorted((_measurement(row, run_id) for row in rows.measurements), key=_position)
     decisions = [_decision(row, rows.program) for row in rows.decisions]
     updates = [_update(row) for row in rows.updates]
+    harnesses = _names("H", _parents(measurements))
     return RunView(
         run_id=run_id,
         recipe=str(run.get("recipe", "")),
@@ -81,7 +82,8 @@ def assemble(rows: RunRows) -> RunView:
         decisions=tuple(sorted(decisions, key=lambda item: (item.cycle, item.step))),
         updates=tuple(sorted(updates, key=lambda item: (item.cycle, item.update))),
         costs=_costs(rows.stages),
-        harnesses=_names("H", _parents(measurements)),
+        harnesses=harnesses,
+        programs=tuple((name, text) for name, digest in harnesses if (text := rows.program(digest))),
         models=_names("M", [item.model for item in measurements if item.kind != "evaluation"]),
     )
 

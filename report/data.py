@@ -225,6 +225,8 @@ class RunView:
     costs: tuple[Cost, ...]
     harnesses: tuple[tuple[str, str], ...]
     """Short name (H0, H1, ...) and digest of each program that was ever the parent, in order."""
+    programs: tuple[tuple[str, str], ...]
+    """Short name and text of those programs, as far as they are stored."""
     models: tuple[tuple[str, str], ...]
     """Short name (M0, M1, ...) and identity of each task model, in order."""
 

@@ -37,6 +37,7 @@ _STYLE: Final[Any] = {
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 10.5,
     "text.color": _INK,
+    "text.parse_math": False,
     "axes.labelcolor": _MUTED,
     "axes.edgecolor": _GRID,
     "axes.spines.top": False,

@@ -57,7 +57,8 @@ def write(view: RunView, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".report-", suffix=".html")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        # A program's text may hold half a surrogate pair, which has no UTF-8 form.
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
             stream.write(render(view))
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)

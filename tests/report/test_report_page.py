@@ -139,6 +139,22 @@ def test_figures_are_drawn_in_the_page_s_colours():
         assert not re.search(r"#0102\w\w|http", text)
 
 
+def test_a_figure_shows_a_hostile_family_name_as_text():
+    measurement = rows().measurements[0]
+    outcomes = [{**item, "family": "<script>$x_{$</script>"} for item in measurement["detail"]["outcomes"]]
+    hostile = {**measurement, "detail": {"outcomes": outcomes}}
+    drawn = dict(figures(assemble(RunRows(run={"run_id": "x"}, measurements=[hostile]))))
+    assert "<script" not in drawn["families"]
+    assert "&lt;script&gt;$x_{$&lt;/script&gt;" in drawn["families"]
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_text_that_has_no_utf8_form_does_not_lose_the_report(tmp_path: Path):
+    body = {**rows().decisions[0]["decision"], "reason": "half a pair \ud800"}
+    odd = replace(rows(), decisions=[{"cycle": 1, "step": 1, "decision": body}])
+    assert "half a pair ?" in write(assemble(odd), tmp_path / "report.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.spec("REP-05")
 def test_every_episode_is_in_exactly_one_layer():
     base = {"correct": False, "format_valid": True, "submitted": True, "tool_errors": 0, "error": None}
