@@ -79,7 +79,7 @@ class Trainer:
     """
 
     def __init__(
-        self, model: nn.Module, contract: RlContract, *, packing: Packing = "auto", token_budget: int = 1_536
+        self, model: nn.Module, contract: RlContract, *, packing: Packing = "auto", token_budget: int = 1_024
     ) -> None:
         if token_budget < 1:
             raise TrainingError(f"token_budget must be at least 1, got {token_budget}")
@@ -95,6 +95,7 @@ class Trainer:
             lr=contract.learning_rate,
             betas=(0.9, 0.999),
             weight_decay=contract.weight_decay,
+            fused=True,
         )
 
     def step(self, batch: RowBatch, stop: threading.Event | None = None) -> UpdateMetrics:

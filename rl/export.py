@@ -1,0 +1,71 @@
+"""Writing a trained model as a folder that anything can load (EXP-01).
+
+Weights in the base's dtype; config, generation config, tokenizer files and chat template are the base's own
+files, so the architecture name and the template cannot drift. Optimiser state is never written (RL-12). Must
+not know how the model was trained.
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from catalog.digest import canonical_json
+from rl.errors import TrainingError
+from rl.manifest import MANIFEST, Manifest, carried_files, describe_folder, dtype_of, read_config
+
+ExportDtype = Literal["base", "bfloat16", "float16", "float32"]
+_MAXIMUM_SHARD = "4GB"
+
+
+def write_export(model: Any, base_dir: Path, out_dir: Path, *, dtype: ExportDtype = "base") -> Manifest:
+    """Write the model as `out_dir`, whole or not at all. Raises `TrainingError` if `out_dir` exists."""
+    if out_dir.exists():
+        raise TrainingError(f"an export exists at {out_dir}: choose a new folder")
+    config = read_config(base_dir)
+    wanted = dtype_of(config) if dtype == "base" else dtype
+    out_dir.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}-", dir=out_dir.parent))
+    try:
+        _write_weights(model, staging, wanted)
+        for path in carried_files(base_dir):
+            shutil.copyfile(path, staging / path.name)
+        if not (staging / "generation_config.json").exists():
+            model.generation_config.save_pretrained(staging)
+        if wanted != dtype_of(config):
+            key = "torch_dtype" if "torch_dtype" in config else "dtype"
+            (staging / "config.json").write_bytes(canonical_json({**config, key: wanted}))
+        manifest = describe_folder(staging)
+        (staging / MANIFEST).write_bytes(canonical_json(manifest.model_dump(mode="json")))
+        _sync(staging)
+        staging.rename(out_dir)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    return manifest
+
+
+def _write_weights(model: Any, folder: Path, dtype: str) -> None:
+    target = getattr(torch, dtype)
+    state = {name: _plain(value, target) for name, value in model.state_dict().items()}
+    # transformers knows which tensors are tied and which names the base's files use.
+    model.save_pretrained(folder, state_dict=state, max_shard_size=_MAXIMUM_SHARD)
+
+
+def _plain(value: Tensor, target: torch.dtype) -> Tensor:
+    # The engine keeps projections column by column; safetensors wants rows.
+    moved = value.detach().to("cpu", target if value.is_floating_point() else value.dtype)
+    return moved.contiguous()
+
+
+def _sync(folder: Path) -> None:
+    for path in [*folder.iterdir(), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,146 @@
+"""The jobs of the outer recursion and their results, as files that two processes exchange. Needs no torch."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from broker.budgets import Budgets
+from broker.evaluation import Evaluation
+from rl.contract import RlContract
+from rl.errors import RefusalReason
+
+PROGRESS = "progress.jsonl"
+RESULT = "result.json"
+PANEL = "panel.json"
+EPISODES = "episodes.jsonl"
+EXPORT = "export"
+LOG = "log.txt"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EpisodeSetup(_Frozen):
+    """What any process needs to run episodes the way the run does."""
+
+    harness_code: str
+    release: str
+    """A bundled release's name or a release folder."""
+    sandbox: Literal["auto", "docker", "bubblewrap"] = "auto"
+    sandbox_packages: Path
+    """Folder with the packages of the execution environment."""
+    runtime_cache: Path
+    """Where the execution environment is built, or found."""
+    sandbox_cache: Path
+    budgets: Budgets
+    guidance: str
+    libraries: tuple[str, ...] = ()
+    seed: int = Field(ge=0)
+    concurrency: int = Field(default=64, ge=1)
+    """Episodes in flight."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int | None = Field(default=None, ge=1)
+    """Torch threads; None leaves the choice to torch."""
+    max_batch: int = Field(default=32, ge=1)
+    """Sequences that the engine generates at once."""
+    folder: Path
+    """The job's own folder: progress, log, result."""
+
+
+class Job(EpisodeSetup):
+    """One RL stage: base model in, export out."""
+
+    base_model: Path
+    contract: RlContract
+    cycle: int = Field(ge=1)
+    cursor: int = Field(default=0, ge=0)
+    """Where the draw of Train tasks begins."""
+    packing: Literal["auto", "tree", "rows"] = "auto"
+    token_budget: int = Field(default=1_024, ge=16)
+    """Tokens of one forward pass of the trainer. About 2 MB each for a 135 M model."""
+    export_dtype: Literal["base", "bfloat16", "float16", "float32"] = "base"
+    panel_sequences: int = Field(default=8, ge=1)
+    """Train prompts in the panel that trainer and export both score."""
+
+
+class UpdateReport(_Frozen):
+    """One update as a person wants to see it. Training accuracy is on changing samples (REP-02)."""
+
+    update: int
+    """From 1."""
+    reward: float
+    """Mean over all attempts that were not lost."""
+    completion_rate: float
+    """Share of them with a first answer in valid format."""
+    episodes: int
+    model_calls: int
+    zero_call_episodes: int
+    zero_variance_groups: int
+    lost_prompts: int
+    """Tasks masked because our infrastructure lost an attempt."""
+    silent_prompts: int
+    """Tasks none of whose attempts called the model."""
+    loss: float
+    gradient_norm: float
+    clip_share: float
+    logprob_gap_mean: float
+    logprob_gap_max: float
+    valid_tokens: int
+    trained_tokens: int
+    computed_tokens: int
+    plain_tokens: int
+    micro_batches: int
+    generated_tokens: int
+    tokens_per_second: float
+    """Generated tokens per second of rollout wall clock."""
+    seconds_generate: float
+    seconds_update: float
+    seconds_sync: float
+    """Pausing and resuming the engine."""
+
+
+class JobResult(_Frozen):
+    """What a finished training process leaves in `result.json`."""
+
+    export: Path
+    model: str
+    """Digest of the export's manifest."""
+    base: str
+    """Identity of the model that training started from."""
+    panel: Path
+    packing: Literal["tree", "rows"]
+    updates: tuple[UpdateReport, ...]
+    cursor: int
+    """Where the next cycle's draw begins."""
+    rounding_gap: float
+    """Largest change of a panel log-probability by rounding weights to the export's dtype."""
+    seconds: float
+    peak_memory_bytes: int
+
+
+class ValidationJob(EpisodeSetup):
+    """Load an export in a process of its own and prove that it is a model."""
+
+    export: Path
+    base_model: Path
+    panel: Path
+    export_dtype: Literal["base", "bfloat16", "float16", "float32"] = "base"
+
+
+class ValidationResult(_Frozen):
+    """The verdict on an export. Either `refused` is set, or everything else is."""
+
+    refused: RefusalReason | None = None
+    detail: str = ""
+    model: str | None = None
+    """Digest of the checked manifest."""
+    evaluation: Evaluation | None = None
+    """First answers on the whole Test split by the loaded export."""
+    episodes: Path | None = None
+    """The graded episodes, one JSON a line. Private."""
+    panel_gap: float | None = None
+    """Largest difference in log-probability between trainer and loaded export."""
+    generated_tokens: int = 0
+    seconds: float = 0.0

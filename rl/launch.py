@@ -1,0 +1,127 @@
+"""Starts training and validation as child processes and follows them. Needs no torch.
+
+Cancelling the caller ends the child: first by SIGTERM, so that it closes its sandboxes, then by force. Must
+not know what the child computes.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import orjson
+from pydantic import ValidationError
+
+from rl.errors import ExportRefused, TrainingError
+from rl.job_spec import LOG, PROGRESS, RESULT, EpisodeSetup, Job, JobResult, ValidationJob, ValidationResult
+from rl.process import PARENT_VARIABLE
+
+OnProgress = Callable[[Mapping[str, Any]], None]
+_POLL_SECONDS: Final = 0.2
+_GRACE_SECONDS: Final = 20.0
+_LOG_LINES: Final = 15
+
+
+async def run_job(job: Job, on_progress: OnProgress | None = None) -> JobResult:
+    """Train in a child process. Events of `progress.jsonl` reach `on_progress` as they come.
+
+    Raises `TrainingError` with the end of the child's log when it fails. A half-finished folder is begun
+    anew, for unsaved updates are never counted (CONT-03).
+    """
+    return JobResult.model_validate_json(await _run_child("rl.embedded.job", job, on_progress))
+
+
+async def validate_export(job: ValidationJob, on_progress: OnProgress | None = None) -> ValidationResult:
+    """Validate in a child process. Raises `ExportRefused` with the named reason, or `TrainingError`."""
+    result = ValidationResult.model_validate_json(await _run_child("rl.validate", job, on_progress))
+    if result.refused is not None:
+        raise ExportRefused(result.refused, result.detail)
+    return result
+
+
+async def _run_child(module: str, setup: EpisodeSetup, on_progress: OnProgress | None) -> bytes:
+    folder = setup.folder.absolute()
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / "job.json").write_text(setup.model_dump_json(indent=2))
+    follower = _Follower(folder / PROGRESS, on_progress)
+    with (folder / LOG).open("wb") as log:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            module,
+            str(folder / "job.json"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=_environment(),
+        )
+    try:
+        ended = asyncio.ensure_future(child.wait())
+        while not ended.done():
+            await asyncio.wait([ended], timeout=_POLL_SECONDS)
+            follower.read()
+        if child.returncode == 0 and (folder / RESULT).exists():
+            return (folder / RESULT).read_bytes()
+        raise TrainingError(f"{module} ended with status {child.returncode}: {_tail(folder / LOG)}")
+    finally:
+        await asyncio.shield(_end(child))
+
+
+def _environment() -> dict[str, str]:
+    root = str(Path(__file__).resolve().parents[1])
+    search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": search, PARENT_VARIABLE: str(os.getpid())}
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    if child.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        child.terminate()
+    try:
+        await asyncio.wait_for(child.wait(), _GRACE_SECONDS)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+        await child.wait()
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return "\n".join(lines[-_LOG_LINES:]) or "it wrote no log"
+
+
+class _Follower:
+    """Reads the whole lines that were added to a progress file since the last look."""
+
+    def __init__(self, path: Path, on_progress: OnProgress | None) -> None:
+        self._path = path
+        self._on_progress = on_progress
+        self._offset = 0
+
+    def read(self) -> None:
+        if self._on_progress is None or not self._path.exists():
+            return
+        with self._path.open("rb") as handle:
+            handle.seek(self._offset)
+            data = handle.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            self._on_progress(cast("dict[str, Any]", orjson.loads(line)))
+
+
+def read_job(path: Path) -> Job:
+    """A job file. Raises `TrainingError` naming the first wrong field."""
+    try:
+        return Job.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise TrainingError(f"{path} is no job: {place}: {first['msg']}") from error

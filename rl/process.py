@@ -1,0 +1,55 @@
+"""The life of a job's own process: it ends on SIGTERM or with its parent, cleanly. Needs no torch.
+
+Must not know what the job does.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from broker.errors import ModelUnavailable, SandboxLost
+from rl.errors import TrainingError
+from verifier.release import ReleaseError
+
+PARENT_VARIABLE: Final = "RINR_PARENT"
+"""Process id of the parent that the job must not outlive."""
+STOPPED: Final = 130
+_SET_PARENT_DEATH_SIGNAL: Final = 1
+_EXPECTED: Final = (TrainingError, ModelUnavailable, SandboxLost, ReleaseError, OSError)
+
+
+def end_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the parent ends (Linux); leave at once if it already has."""
+    parent = os.environ.pop(PARENT_VARIABLE, "")
+    if not parent:
+        return
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    if os.getppid() != int(parent):
+        sys.exit(STOPPED)
+
+
+def run_main(work: Coroutine[Any, Any, None]) -> int:
+    """Run to the end, or cancel on SIGTERM and SIGINT so that every sandbox is closed; the exit status."""
+    end_with_parent()
+    try:
+        asyncio.run(_until_signal(work))
+    except asyncio.CancelledError:
+        print("stopped by a signal", file=sys.stderr)
+        return STOPPED
+    except _EXPECTED as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _until_signal(work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    await task

@@ -1,0 +1,84 @@
+"""Opens what a training or validation process needs for episodes: engine, sandboxes, grader, broker.
+
+Must not know updates or checks. Imports torch through the engine.
+"""
+
+import json
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from broker.broker import Broker
+from broker.engine.engine import EmbeddedEngine
+from broker.limiter import Limiter
+from broker.sandbox.base import SandboxFactory
+from broker.sandbox.factory import open_factory
+from broker.sandbox.runtime import build_runtime
+from broker.template import ChatTemplate
+from rl.job_spec import PROGRESS, EpisodeSetup
+from verifier.grade import Grader
+from verifier.release import find
+
+
+def open_engine(setup: EpisodeSetup, model_dir: Path) -> EmbeddedEngine:
+    """The engine on a model folder, long enough for the budgets' context."""
+    return EmbeddedEngine(
+        model_dir,
+        device=setup.device,
+        max_batch=setup.max_batch,
+        max_length=setup.budgets.context_tokens,
+        threads=setup.threads,
+    )
+
+
+def open_sandboxes(setup: EpisodeSetup) -> SandboxFactory:
+    runtime = build_runtime(packages=setup.sandbox_packages, cache=setup.runtime_cache)
+    return open_factory(setup.sandbox, runtime, setup.sandbox_cache)
+
+
+@asynccontextmanager
+async def open_broker(
+    setup: EpisodeSetup, engine: EmbeddedEngine, model_dir: Path, sandboxes: SandboxFactory
+) -> AsyncGenerator[Broker]:
+    """A broker whose task model is the engine of this process; closed at the end, whatever happens."""
+    release = find(setup.release)
+    broker = Broker(
+        model=engine,
+        template=ChatTemplate.load(model_dir),
+        sandboxes=sandboxes,
+        grader=Grader(release),
+        release=release,
+        budgets=setup.budgets,
+        guidance=setup.guidance,
+        limiter=Limiter(setup.concurrency),
+        libraries=setup.libraries,
+    )
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+class Progress:
+    """Appends events to the job's progress file, one JSON object a line, each line whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self._handle = (folder / PROGRESS).open("ab", buffering=0)
+
+    def write(self, event: str, fields: Mapping[str, Any]) -> None:
+        self._handle.write(json.dumps({"event": event, **fields}).encode() + b"\n")
+
+    def close(self) -> None:
+        self._handle.close()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The file appears whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with partial.open("w") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    partial.replace(path)
