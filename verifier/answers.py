@@ -96,7 +96,7 @@ def _read_letter(content: str, options: Sequence[str]) -> ParsedAnswer:
     folded = [normalise(option) for option in options]
     said = normalise(content)
     # An option text may itself be one letter long, so the letter is tried first.
-    if len(content) == 1:
+    if len(content) == 1 and content.isascii():
         letter = content.upper()
         return _valid(letter) if letter in letters else _invalid(f"no option {letter}")
     matches = [letter for letter, option in zip(letters, folded, strict=False) if option == said]

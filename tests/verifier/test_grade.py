@@ -1,0 +1,162 @@
+"""Grading against private references (DATA-04)."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fixtures.releases import tiny_release
+from verifier.answers import GRADING_VERSION
+from verifier.freeze import freeze
+from verifier.grade import Grader
+from verifier.release import Release, ReleaseError
+from verifier.task import AnswerFormat, Task
+
+ROOT = Path(__file__).parents[2]
+
+
+def one_task(
+    root: Path, form: AnswerFormat, reference: dict[str, Any], options: tuple[str, ...] = ()
+) -> Grader:
+    """A grader of a release with the single task "t"."""
+    task = Task(
+        id="t", split="test", family="f", subtopic="s", material_group="g", prompt="?", options=options,
+        answer_format=form,
+    )  # fmt: skip
+    release = freeze(
+        root / "one",
+        name="one",
+        licence="CC0-1.0",
+        sources=[],
+        families={"f": ["s"]},
+        tasks=[task],
+        references={"t": reference},
+    )
+    return Grader(release)
+
+
+CASES: list[tuple[AnswerFormat, dict[str, Any], str, bool, bool, str]] = [
+    (AnswerFormat.RSID, {"answer": "rs12"}, "RS12", True, False, "an rsID is written in lower case"),
+    (AnswerFormat.RSID, {"answer": "rs12"}, " rs12 ", True, True, "right"),
+    (AnswerFormat.RSID, {"answer": "rs12"}, "rs123", True, False, "wrong"),
+    (AnswerFormat.RSID, {"answer": "rs12"}, "12", False, False, "not an rsID"),
+    (AnswerFormat.SYMBOL, {"answer": "TP53"}, "tp53", True, True, "right"),
+    (AnswerFormat.SYMBOL, {"answer": "TP53"}, "TP53 (p53)", True, False, "extra text"),
+    (AnswerFormat.SYMBOL, {"answer": "TP53"}, "TP5", True, False, "wrong"),
+    (AnswerFormat.LETTER, {"answer": "B"}, "b", True, True, "right"),
+    (AnswerFormat.LETTER, {"answer": "B"}, "the brown one", True, True, "right"),
+    (AnswerFormat.LETTER, {"answer": "B"}, "A. the red one", True, False, "wrong"),
+    (AnswerFormat.LETTER, {"answer": "B"}, "A. the brown one", False, False, "letter and text disagree"),
+    (AnswerFormat.NUMBER, {"answer": "1000", "absolute": 2}, "1,002", True, True, "right"),
+    (AnswerFormat.NUMBER, {"answer": "1000", "absolute": 2}, "1003", True, False, "outside the tolerance"),
+    (AnswerFormat.NUMBER, {"answer": "1000", "relative": 0.01}, "991 ", True, True, "right"),
+    (AnswerFormat.NUMBER, {"answer": "1000", "relative": 0.01}, "989", True, False, "outside the tolerance"),
+    (AnswerFormat.NUMBER, {"answer": "1000"}, "1000.0", True, True, "right"),
+    (AnswerFormat.NUMBER, {"answer": "1000", "unit": "bp"}, "1000 BP", True, True, "right"),
+    (AnswerFormat.NUMBER, {"answer": "1000", "unit": "bp"}, "1000 kb", True, False, "extra text"),
+    (AnswerFormat.NUMBER, {"answer": "1000"}, "1000 bp", True, False, "extra text"),
+    (AnswerFormat.TEXT, {"answer": "New  York"}, "new\nyork", True, True, "right"),
+    (AnswerFormat.TEXT, {"answer": "New York"}, "York", True, False, "wrong"),
+]
+
+
+@pytest.mark.spec("DATA-04")
+@pytest.mark.parametrize(("form", "reference", "said", "valid", "correct", "reason"), CASES)
+def test_an_answer_is_judged_by_the_rules_of_its_format(
+    tmp_path: Path,
+    form: AnswerFormat,
+    reference: dict[str, Any],
+    said: str,
+    valid: bool,
+    correct: bool,
+    reason: str,
+) -> None:
+    options = ("the red one", "the brown one") if form is AnswerFormat.LETTER else ()
+    verdict = one_task(tmp_path, form, reference, options).grade("t", f"I think <answer>{said}</answer>.")
+    assert (verdict.format_valid, verdict.correct, verdict.reason) == (valid, correct, reason)
+    assert verdict.reward == float(correct)
+    # These judgements are what GRADING_VERSION 1 means: change one, and the version must change as well.
+    assert GRADING_VERSION == 1
+
+
+@pytest.mark.spec("DATA-04")
+def test_two_answers_are_invalid_even_when_one_is_right(tmp_path: Path) -> None:
+    grader = one_task(tmp_path, AnswerFormat.LETTER, {"answer": "B"}, ("red", "brown"))
+    verdict = grader.grade("t", "Form: <answer>value</answer>. So <answer>B</answer>")
+    assert (verdict.format_valid, verdict.correct, verdict.reason) == (False, False, "tags = 2")
+
+
+@pytest.mark.spec("DATA-04")
+@settings(max_examples=100, deadline=None)
+@given(st.text(alphabet=st.characters(), max_size=60), st.booleans())
+def test_no_text_makes_the_grader_raise(
+    tmp_path_factory: pytest.TempPathFactory, text: str, tagged: bool
+) -> None:
+    release = tiny_release(tmp_path_factory.getbasetemp())
+    grader = Grader(release)
+    for task in release.split("val"):
+        verdict = grader.grade(task.id, f"<answer>{text}</answer>" if tagged else text)
+        assert verdict.format_valid or not verdict.correct
+        verdict.model_dump_json()
+
+
+def test_a_very_long_answer_is_shortened_in_the_verdict(tmp_path: Path) -> None:
+    grader = one_task(tmp_path, AnswerFormat.TEXT, {"answer": "short"})
+    verdict = grader.grade("t", f"<answer>{'x' * 1_000_000}</answer>")
+    assert verdict.answer is not None
+    assert len(verdict.answer) == 200
+
+
+@pytest.mark.spec("EVID-02")
+def test_a_verdict_never_carries_the_reference(tmp_path: Path) -> None:
+    grader = one_task(tmp_path, AnswerFormat.SYMBOL, {"answer": "SECRETGENE"})
+    for text in ("", "<answer>x y</answer>", "<answer>wrong</answer>", "<answer></answer>"):
+        verdict = grader.grade("t", text)
+        assert "SECRET" not in verdict.model_dump_json().upper()
+        assert "canary" not in verdict.model_dump_json()
+
+
+def test_the_verifiers_identity_follows_the_references(tmp_path: Path) -> None:
+    one = one_task(tmp_path / "a", AnswerFormat.SYMBOL, {"answer": "TP53"})
+    same = one_task(tmp_path / "b", AnswerFormat.SYMBOL, {"answer": "TP53"})
+    other = one_task(tmp_path / "c", AnswerFormat.SYMBOL, {"answer": "TP63"})
+    assert one.identity == same.identity != other.identity
+    assert one.identity == Release.load(tmp_path / "a" / "one").verifier_identity()
+
+
+@pytest.mark.spec("DATA-02")
+@pytest.mark.parametrize(
+    ("form", "reference", "complaint"),
+    [
+        (AnswerFormat.NUMBER, {"answer": "many"}, "not a number"),
+        (AnswerFormat.NUMBER, {"answer": "5 bp"}, "is not a number"),
+        (AnswerFormat.RSID, {"answer": "12"}, "not an rsID"),
+        (AnswerFormat.LETTER, {"answer": "C"}, "no option C"),
+        (AnswerFormat.LETTER, {"answer": "brown"}, "is not a letter"),
+        (AnswerFormat.TEXT, {"answer": "x", "absolute": -1}, "greater than or equal to 0"),
+        (AnswerFormat.TEXT, {"answer": "x", "tolerance": 1}, "Extra inputs are not permitted"),
+    ],
+)
+def test_a_reference_that_does_not_fit_its_task_cannot_be_frozen(
+    tmp_path: Path, form: AnswerFormat, reference: dict[str, Any], complaint: str
+) -> None:
+    options = ("red", "brown") if form is AnswerFormat.LETTER else ()
+    with pytest.raises(ReleaseError, match=complaint) as caught:
+        one_task(tmp_path, form, reference, options)
+    assert "private/references.jsonl line 1" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spec("EVID-02")
+def test_loading_a_release_imports_no_references() -> None:
+    code = (
+        "import sys, verifier.release, verifier.inventory, verifier.answers;"
+        "verifier.release.find('open-genomics').inventory();"
+        "assert 'verifier.references' not in sys.modules and 'verifier.grade' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
