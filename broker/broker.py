@@ -24,12 +24,27 @@ from catalog.digest import digest_json
 from verifier.grade import Grader
 from verifier.release import Release
 
-__all__ = ["BROKER_VERSION", "Attempt", "Broker", "Lost", "Reply", "Researcher", "task_seed"]
+__all__ = ["BROKER_VERSION", "Attempt", "Broker", "Lost", "Reply", "Researcher", "host_identity", "task_seed"]
 
 BROKER_VERSION: Final = 1
 """Raise it whenever the same program, model and task could give another record."""
 
 Result = GradedEpisode | Lost
+
+
+def host_identity(
+    sandboxes: SandboxFactory, budgets: Budgets, guidance: str, libraries: Sequence[str] = ()
+) -> str:
+    """Digest of everything of the host that shapes an episode, but model, release and program."""
+    return digest_json(
+        {
+            "sandboxes": sandboxes.identity,
+            "budgets": budgets.model_dump(mode="json"),
+            "guidance": guidance,
+            "libraries": list(libraries),
+            "version": BROKER_VERSION,
+        }
+    )
 
 
 @dataclass
@@ -52,16 +67,8 @@ class Broker:
     """Python packages of the execution environment, shown to programs in the inventory."""
 
     def identity(self) -> str:
-        """Digest of everything of the host that shapes an episode, but model, release and program."""
-        return digest_json(
-            {
-                "sandboxes": self.sandboxes.identity,
-                "budgets": self.budgets.model_dump(mode="json"),
-                "guidance": self.guidance,
-                "libraries": list(self.libraries),
-                "version": BROKER_VERSION,
-            }
-        )
+        """`host_identity` of this broker."""
+        return host_identity(self.sandboxes, self.budgets, self.guidance, self.libraries)
 
     @cached_property
     def services(self) -> Services:

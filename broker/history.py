@@ -98,4 +98,3 @@ def _room_in_context(
     ]
     base = len(template.encode(blanked))
     return max(0, budgets.context_tokens - budgets.completion_tokens - base - _CONTEXT_MARGIN)
-
