@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar, cast
 
 from report.data import (
+    KIND_LABELS,
     Candidate,
     Cost,
     Decision,
@@ -217,6 +218,7 @@ def difference(before: str, after: str) -> tuple[DiffLine, ...]:
 
 
 def _update(row: Row) -> Update:
+    seconds = [row[name] for name in ("seconds_generate", "seconds_update", "seconds_sync") if name in row]
     return Update(
         cycle=int(row["cycle"]),
         update=int(row["update"]),
@@ -225,7 +227,10 @@ def _update(row: Row) -> Update:
         grad_norm=_optional(float, row.get("gradient_norm")),
         clip_share=_optional(float, row.get("clip_share")),
         logprob_gap=_optional(float, row.get("logprob_gap_mean")),
-        seconds=_optional(float, row.get("seconds")),
+        flat_groups=_optional(int, row.get("zero_variance_groups")),
+        lost_prompts=_optional(int, row.get("lost_prompts")),
+        tokens_per_second=_optional(float, row.get("tokens_per_second")),
+        seconds=float(sum(seconds)) if seconds else None,
     )
 
 
@@ -234,7 +239,9 @@ def _costs(stages: Sequence[Row]) -> tuple[Cost, ...]:
     for row in stages:
         outer = str(row["name"]) in _OUTER_STAGES or str(row.get("role")) in _OUTER_ROLES
         phase = f"{'r' if outer else 'h'}{int(row['cycle']):04d}" if row.get("cycle") else "–"
-        seconds.setdefault((phase, str(row["name"])), []).append(float(row.get("seconds") or 0.0))
+        role = KIND_LABELS.get(str(row.get("role")), "")
+        name = f"{row['name']}: {role}" if role else str(row["name"])
+        seconds.setdefault((phase, name), []).append(float(row.get("seconds") or 0.0))
     return tuple(Cost(phase, name, len(values), sum(values)) for (phase, name), values in seconds.items())
 
 

@@ -190,7 +190,14 @@ class Update:
     clip_share: float | None
     logprob_gap: float | None
     """Mean absolute difference between the rollout's and the trainer's log-probabilities."""
+    flat_groups: int | None
+    """Prompts whose attempts were all right or all wrong: nothing to learn from."""
+    lost_prompts: int | None
+    """Prompts masked because our infrastructure lost an attempt."""
+    tokens_per_second: float | None
+    """Generation alone."""
     seconds: float | None
+    """Generation, update and switching together."""
 
 
 @dataclass(frozen=True, slots=True)

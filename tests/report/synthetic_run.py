@@ -1,15 +1,23 @@
-"""A made-up run of three cycles as plain rows: deterministic, and hostile where a program may be."""
+"""A made-up run of three cycles as plain rows: deterministic, and hostile where a program may be.
+
+The recorded parts are dumps of the rooms' own models, so a change of theirs is noticed here.
+"""
 
 import random
 from datetime import UTC, datetime
 from typing import Any
 
+from broker.evaluation import TaskOutcome
+from broker.record import StopReason
 from catalog.digest import digest_bytes
+from harness_lab.selection import Compared, Decision
+from harness_lab.statistics import PairedTable
 from report.assemble import RunRows
+from rl.job_spec import UpdateReport
 
 HOSTILE = "<script>alert('owned')</script>"
 FAMILIES = ("cytoband", "nearest-gene", "clinvar", "gene-length")
-REASONS = ("context_budget", "no_submission")
+REASONS = (StopReason.CONTEXT_BUDGET, StopReason.NO_SUBMISSION)
 TESTS = 60
 # Right and readable answers of the four Test boundaries of each cycle.
 SCORES = (
@@ -50,25 +58,22 @@ def outcomes(right: int, valid: int, total: int, seed: int) -> list[dict[str, An
     chance = random.Random(seed)
     for rank, index in enumerate(order):
         submitted = rank < valid or chance.random() < 0.5
-        made.append(
-            {
-                "task_id": f"task-{index:03d}",
-                "family": FAMILIES[index % 4],
-                "subtopic": "any",
-                "material_group": f"group-{index // 3}",
-                "correct": rank < right,
-                "format_valid": rank < valid,
-                "submitted": submitted,
-                "stop_reason": "first_answer"
-                if submitted
-                else chance.choice(["context_budget", "no_submission"]),
-                "error": None,
-                "model_calls": 3,
-                "tool_calls": 2,
-                "tool_errors": chance.randint(0, 1),
-                "answer_reason": "",
-            }
+        outcome = TaskOutcome(
+            task_id=f"task-{index:03d}",
+            family=FAMILIES[index % 4],
+            subtopic="any",
+            material_group=f"group-{index // 3}",
+            correct=rank < right,
+            format_valid=rank < valid,
+            submitted=submitted,
+            stop_reason=StopReason.FIRST_ANSWER if submitted else chance.choice(REASONS),
+            error=None,
+            model_calls=3,
+            tool_calls=2,
+            tool_errors=chance.randint(0, 1),
+            answer_reason="",
         )
+        made.append(outcome.model_dump(mode="json"))
     return made
 
 
@@ -92,16 +97,33 @@ def measurement(
 
 
 def update(cycle: int, number: int) -> dict[str, Any]:
-    return {
-        "cycle": cycle,
-        "update": number,
-        "reward": min(1.0, 0.2 * cycle + 0.09 * number),
-        "episodes": 32,
-        "gradient_norm": 1.5 / number,
-        "clip_share": 0.012,
-        "logprob_gap_mean": 0.0004,
-        "seconds": 41.0,
-    }
+    report = UpdateReport(
+        update=number,
+        reward=min(1.0, 0.2 * cycle + 0.09 * number),
+        completion_rate=0.9,
+        episodes=32,
+        model_calls=64,
+        zero_call_episodes=0,
+        zero_variance_groups=1,
+        lost_prompts=0,
+        silent_prompts=0,
+        loss=0.01,
+        gradient_norm=1.5 / number,
+        clip_share=0.012,
+        logprob_gap_mean=0.0004,
+        logprob_gap_max=0.01,
+        valid_tokens=1_000,
+        trained_tokens=900,
+        computed_tokens=2_000,
+        plain_tokens=9_000,
+        micro_batches=4,
+        generated_tokens=1_200,
+        tokens_per_second=412.0,
+        seconds_generate=30.0,
+        seconds_update=10.0,
+        seconds_sync=1.0,
+    )
+    return {"cycle": cycle, **report.model_dump(mode="json")}
 
 
 def rows() -> RunRows:
@@ -164,66 +186,57 @@ def decision(
     digests: list[str], parent: int, base: tuple[int, int], better: tuple[int, int], wins: bool
 ) -> dict[str, Any]:
     """The dump of a step's decision, with the proposals that never reached Val."""
-    return {
-        "adopted": wins,
-        "selected": digests[parent + wins],
-        "index": 0 if wins else None,
-        "reason": "candidate 0 is above the parent"
-        if wins
-        else "no error-free candidate is above the parent",
-        "parent": digests[parent],
-        "parent_correct": base[0],
-        "parent_valid": base[1],
-        "parent_errors": 0,
-        "total": TESTS,
-        "candidates": [
-            {
-                "index": 0,
-                "harness": digests[parent + 1],
-                "hypothesis": f"Wrong answers came without a lookup {HOSTILE}; query the lake first.",
-                "correct": better[0],
-                "valid": better[1],
-                "errors": 0,
-                "eligible": wins,
-                "reason": f"{better[0]} of {TESTS} against the parent's {base[0]}",
-                "table": table(11, 2, 0.022, [0.05, 0.25]) if wins else table(2, 2, 1.0, [-0.05, 0.05]),
-            },
-            {
-                "index": 1,
-                "harness": digests[parent + 2],
-                "hypothesis": "Show the answer form once more.",
-                "correct": base[0],
-                "valid": base[1],
-                "errors": 0,
-                "eligible": False,
-                "reason": f"{base[0]} of {TESTS} is not above the parent's {base[0]}",
-                "table": table(1, 1, 1.0, [-0.03, 0.03]),
-            },
-        ],
-        "dropped": [
-            {
-                "index": 2,
-                "harness": digests[parent + 3],
-                "reason": "preflight: three tasks unfinished",
-                "hypothesis": "Inspect the schema after a tool error.",
-            }
-        ],
-        "proposals": [
-            {
-                "index": 0,
-                "rationale": "Two Train tasks were answered from memory.",
-                "evidence_ids": ["e1:0", "e4:1"],
-            }
-        ],
+    decided = Decision(
+        adopted=wins,
+        selected=digests[parent + wins],
+        index=0 if wins else None,
+        reason="candidate 0 is above the parent" if wins else "no candidate is above the parent",
+        parent=digests[parent],
+        parent_correct=base[0],
+        parent_valid=base[1],
+        parent_errors=0,
+        total=TESTS,
+        candidates=(
+            Compared(
+                index=0,
+                harness=digests[parent + 1],
+                hypothesis=f"Wrong answers came without a lookup {HOSTILE}; query the lake first.",
+                correct=better[0],
+                valid=better[1],
+                errors=0,
+                eligible=wins,
+                reason=f"{better[0]} of {TESTS} against the parent's {base[0]}",
+                table=table(11, 2, 0.022, (0.05, 0.25)) if wins else table(2, 2, 1.0, (-0.05, 0.05)),
+            ),
+            Compared(
+                index=1,
+                harness=digests[parent + 2],
+                hypothesis="Show the answer form once more.",
+                correct=base[0],
+                valid=base[1],
+                errors=0,
+                eligible=False,
+                reason=f"{base[0]} of {TESTS} is not above the parent's {base[0]}",
+                table=table(1, 1, 1.0, (-0.03, 0.03)),
+            ),
+        ),
+    )
+    dropped = {
+        "index": 2,
+        "harness": digests[parent + 3],
+        "reason": "preflight: three tasks unfinished",
+        "hypothesis": "Inspect the schema after a tool error.",
     }
+    cited = {"index": 0, "rationale": "Two tasks had no lookup.", "evidence_ids": ["e1:0", "e4:1"]}
+    return {**decided.model_dump(mode="json"), "dropped": [dropped], "proposals": [cited]}
 
 
-def table(fixed: int, broken: int, p_value: float, interval: list[float]) -> dict[str, Any]:
-    return {
-        "both": 10,
-        "fixed": fixed,
-        "broken": broken,
-        "neither": TESTS - 10 - fixed - broken,
-        "p_value": p_value,
-        "interval": interval,
-    }
+def table(fixed: int, broken: int, p_value: float, interval: tuple[float, float]) -> PairedTable:
+    return PairedTable(
+        both=10,
+        fixed=fixed,
+        broken=broken,
+        neither=TESTS - 10 - fixed - broken,
+        p_value=p_value,
+        interval=interval,
+    )
