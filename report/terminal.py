@@ -14,9 +14,11 @@ from report.numbers import percent
 def measurement_table(measurements: Iterable[Measurement], view: RunView | None = None) -> Table:
     """One row a measurement: accuracy with denominator and attempt budget (REP-01), and its two parts."""
     shown = list(measurements)
-    splits = dict.fromkeys(SPLIT_LABELS.get(item.split, item.split) for item in shown)
+    splits = dict.fromkeys(
+        SPLIT_LABELS.get(item.split, item.split) for item in shown if item.kind != "evaluation"
+    )
     table = Table(box=SIMPLE_HEAD, caption_justify="left")
-    table.caption = Text(f"Accuracy of the first answer, {ATTEMPTS} a task. {' · '.join(splits)}.")
+    table.caption = Text(" · ".join([f"Accuracy of the first answer, {ATTEMPTS} a task", *splits]))
     for heading in ("phase", "measured", "program", "model", "split"):
         table.add_column(heading, no_wrap=heading != "measured")
     for heading in ("correct", "accuracy", "95 % interval", "finished", "hit rate"):
