@@ -14,7 +14,9 @@ from rich.console import Console
 
 from flows.errors import INTERRUPTED, report_and_exit
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
+)
 release_app = typer.Typer(no_args_is_help=True, help="Look after task releases.")
 app.add_typer(release_app, name="release")
 
@@ -41,14 +43,13 @@ def run(overrides: Overrides = None, debug: Debug = False) -> None:
     """
     from flows.compose import compose_config
 
-    run_id = None
     try:
         config = compose_config(overrides or [])
         prepare_environment(Path(config.storage.root))
         from flows.launch import finished_run, launch
 
         if (report := finished_run(config)) is None:
-            run_id, report = launch(config)
+            report = launch(config)
         typer.echo(f"report: {report}")
     except KeyboardInterrupt:
         print("rinr: interrupted; finished stages are kept, resume with the same run_id", file=sys.stderr)
@@ -63,7 +64,9 @@ def evaluate(
     model: Annotated[str, typer.Option(help="A model folder, a model name, or the URL of a running server.")],
     release: Annotated[str, typer.Option(help="A bundled release or a release folder.")] = "open-genomics",
     split: Annotated[str, typer.Option(help="val or test.")] = "val",
-    tokenizer: Annotated[str | None, typer.Option(help="With a URL: the folder of the served model's tokenizer.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="With a URL: the folder of the served model's tokenizer.")
+    ] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Further settings, NAME=VALUE.")] = None,
     debug: Debug = False,
 ) -> None:
@@ -123,7 +126,9 @@ def report(
 
 
 @app.command()
-def doctor(debug: Debug = False, cache: Annotated[Path, typer.Option(help="The cache folder.")] = Path(".cache")) -> None:
+def doctor(
+    debug: Debug = False, cache: Annotated[Path, typer.Option(help="The cache folder.")] = Path(".cache")
+) -> None:
     """Say what is missing on this machine and how to get it. Exit code 3 if something is.
 
     Example: rinr doctor
@@ -140,16 +145,20 @@ def doctor(debug: Debug = False, cache: Annotated[Path, typer.Option(help="The c
 
 
 @release_app.command("verify")
-def release_verify(name: Annotated[str, typer.Argument(help="A bundled release or a release folder.")], debug: Debug = False) -> None:
+def release_verify(
+    name: Annotated[str, typer.Argument(help="A bundled release or a release folder.")], debug: Debug = False
+) -> None:
     """Recompute a release's digest and check every part of it.
 
     Example: rinr release verify open-genomics
     """
-    from verifier.release import Release
+    from verifier.release import find
+    from verifier.task import Split
 
+    splits: tuple[Split, ...] = ("train", "val", "test")
     try:
-        release = Release.find(name)
-        counts = ", ".join(f"{len(release.split(split))} {split}" for split in ("train", "val", "test"))
+        release = find(name)
+        counts = ", ".join(f"{len(release.split(split))} {split}" for split in splits)
         typer.echo(f"{release.name} {release.digest} ok: {counts}; licence {release.licence}")
     except Exception as error:
         report_and_exit(error, debug=debug)

@@ -34,7 +34,9 @@ def setting_names(model: type[BaseModel] = RunConfig, prefix: str = "") -> Itera
 
 
 def _hint(name: str) -> str:
-    near = difflib.get_close_matches(name, [*setting_names(), "recipe", "model", "auxiliary"], n=1, cutoff=0.5)
+    near = difflib.get_close_matches(
+        name, [*setting_names(), "recipe", "model", "auxiliary"], n=1, cutoff=0.5
+    )
     return f"; did you mean {near[0]}?" if near else "; see `rinr run --help` for the settings"
 
 
@@ -60,7 +62,9 @@ def compose_config(overrides: Sequence[str]) -> RunConfig:
     marked = [o if "." not in o.partition("=")[0] or o[0] in "+~" else f"++{o}" for o in overrides]
     try:
         with initialize_config_dir(folder, version_base="1.3"):
-            plain = OmegaConf.to_container(compose("config", overrides=marked), resolve=True, throw_on_missing=True)
+            plain = OmegaConf.to_container(
+                compose("config", overrides=marked), resolve=True, throw_on_missing=True
+            )
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(" ".join(str(error).split())) from error
     return validate(cast("Mapping[str, Any]", plain))
@@ -74,4 +78,6 @@ def validate(plain: Mapping[str, Any]) -> RunConfig:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         hint = _hint(name) if first["type"] == "extra_forbidden" else f" (given: {first['input']!r})"
-        raise ConfigError(f"setting {name or 'combination'}: {first['msg'].removeprefix('Value error, ')}{hint}") from error
+        raise ConfigError(
+            f"setting {name or 'combination'}: {first['msg'].removeprefix('Value error, ')}{hint}"
+        ) from error

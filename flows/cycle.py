@@ -6,14 +6,14 @@ Read it aloud. Each name below is one stage or one phase; how a stage is done st
 import asyncio
 
 from prefect import flow
+from tasks.inner import collect, designate, preflight, propose, select
 
 from catalog.store import Ref
 from report.progress import RunProgress
 from tasks.config import RunConfig
 from tasks.finish import write_report
-from tasks.inner import collect, designate, preflight, propose, select
 from tasks.measure import evaluate
-from tasks.outer import consume, import_model, import_seed, publish, train, validate
+from tasks.outer import consume, holding, import_model, import_seed, publish, train, validate
 from tasks.session import current, open_session
 
 
@@ -27,7 +27,7 @@ async def rinr(config: RunConfig) -> str:
             for cycle in range(1, config.schedule.cycles + 1):
                 harness, history = await harness_phase(cycle, model, harness, history)
                 model = await rl_phase(cycle, model, harness)
-            return await write_report(model, harness)
+            return await write_report()
 
 
 @flow(name="harness-phase", flow_run_name="h{cycle:04d}")
@@ -48,7 +48,10 @@ async def harness_phase(
         finalists = await preflight(cycle, step, model, harness, proposals, designated)
         scores = await asyncio.gather(
             evaluate("step_val_parent", cycle, step, model, harness),
-            *(evaluate("step_val_candidate", cycle, step, model, program, i) for i, program in finalists.programs()),
+            *(
+                evaluate("step_val_candidate", cycle, step, model, program, i)
+                for i, program in finalists.programs()
+            ),
         )
         decision = await select(cycle, step, harness, finalists, scores)
         harness, history = decision.selected, (*history, decision.record)
@@ -67,6 +70,6 @@ async def rl_phase(cycle: int, model: Ref, harness: Ref) -> Ref:
     request = await publish(cycle, model, harness)
     await current().release_services()
     if current().config.trainer.claim == "inline":
-        export = await train(request)
-        await validate(request, export)
+        async with holding(request):
+            await validate(request, await train(request))
     return await consume(request)

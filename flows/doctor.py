@@ -16,7 +16,7 @@ from rich.table import Table
 from broker.errors import ModelUnavailable, SandboxLost
 from broker.sandbox.factory import check_sandbox, open_factory
 from broker.sandbox.runtime import build_runtime
-from verifier.release import Release, ReleaseError
+from verifier.release import ReleaseError, find
 
 NEEDED_DISK_GIB = 3
 NEEDED_MEMORY_GIB = 6
@@ -35,13 +35,17 @@ class Finding:
 def _python() -> Finding:
     version = ".".join(str(part) for part in sys.version_info[:3])
     good = sys.version_info >= (3, 11)
-    return Finding("Python", "ok" if good else "missing", version if good else f"{version}; install Python 3.12")
+    return Finding(
+        "Python", "ok" if good else "missing", version if good else f"{version}; install Python 3.12"
+    )
 
 
 def _memory() -> Finding:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     enough = total >= NEEDED_MEMORY_GIB
-    return Finding("memory", "ok" if enough else "note", f"{total:.1f} GiB; the demo needs up to {NEEDED_MEMORY_GIB}")
+    return Finding(
+        "memory", "ok" if enough else "note", f"{total:.1f} GiB; the demo needs up to {NEEDED_MEMORY_GIB}"
+    )
 
 
 def _disk(cache: Path) -> Finding:
@@ -49,13 +53,21 @@ def _disk(cache: Path) -> Finding:
     free = shutil.disk_usage(folder).free / 2**30
     if free >= NEEDED_DISK_GIB:
         return Finding("disk", "ok", f"{free:.1f} GiB free")
-    return Finding("disk", "missing", f"{free:.1f} GiB free; a run needs about {NEEDED_DISK_GIB}: make room or set storage.root")
+    return Finding(
+        "disk",
+        "missing",
+        f"{free:.1f} GiB free; a run needs about {NEEDED_DISK_GIB}: make room or set storage.root",
+    )
 
 
 def _packages() -> Iterator[Finding]:
     for name in ("torch", "transformers", "safetensors", "gguf"):
         found = importlib.util.find_spec(name) is not None
-        yield Finding(name, "ok" if found else "missing", "installed" if found else "run ./run setup, or install rinr[local]")
+        yield Finding(
+            name,
+            "ok" if found else "missing",
+            "installed" if found else "run ./run setup, or install rinr[local]",
+        )
 
 
 def _model(cache: Path) -> Finding:
@@ -69,7 +81,7 @@ def _model(cache: Path) -> Finding:
 
 def _release() -> Finding:
     try:
-        release = Release.find("open-genomics")
+        release = find("open-genomics")
     except (ReleaseError, OSError) as error:
         return Finding("bundled release", "missing", str(error))
     return Finding("bundled release", "ok", f"{release.name}, {len(release.tasks)} tasks, digest verified")
@@ -82,7 +94,9 @@ async def _sandbox(cache: Path) -> list[Finding]:
         checks = await check_sandbox(factory)
     except (SandboxLost, OSError) as error:
         return [Finding("sandbox", "missing", str(error))]
-    found = [Finding("sandbox", "ok", f"{factory.kind}, Python {runtime.python}, {', '.join(runtime.libraries)}")]
+    found = [
+        Finding("sandbox", "ok", f"{factory.kind}, Python {runtime.python}, {', '.join(runtime.libraries)}")
+    ]
     return found + [Finding(f"sandbox: {c.name}", "ok" if c.passed else "missing", c.detail) for c in checks]
 
 

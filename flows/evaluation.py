@@ -33,7 +33,9 @@ def evaluation_config(model: str, release: str, tokenizer: str | None, settings:
     overrides = [*settings, f"release={release}"]
     if model.startswith(("http://", "https://")):
         if tokenizer is None:
-            raise ConfigError("--model is a URL: give --tokenizer DIR, the folder of the served model's tokenizer")
+            raise ConfigError(
+                "--model is a URL: give --tokenizer DIR, the folder of the served model's tokenizer"
+            )
         overrides += ["model=endpoint", f"model.base_url={model}", f"model.name={tokenizer}"]
     else:
         overrides += [f"model.name={model}"]
@@ -41,10 +43,16 @@ def evaluation_config(model: str, release: str, tokenizer: str | None, settings:
 
 
 def evaluate_once(
-    harness: Path, model: str, release: str, split: str, tokenizer: str | None, settings: list[str], console: Console
+    harness: Path,
+    model: str,
+    release: str,
+    split: str,
+    tokenizer: str | None,
+    settings: list[str],
+    console: Console,
 ) -> None:
     """Measure and print; the measurement is recorded under a run of its own."""
-    if split not in ("val", "test"):
+    if split != "val" and split != "test":
         raise ConfigError(f"--split {split}: choose val or test")
     program = read_harness(harness)
     config = evaluation_config(model, release, tokenizer, settings)

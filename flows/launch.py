@@ -30,12 +30,11 @@ def finished_run(config: RunConfig) -> Path | None:
     return write_run_report(root, config.run_id, Console())
 
 
-def launch(config: RunConfig) -> tuple[str, Path]:
-    """Run the flow to its end in this process. Returns the run id and the path of the report."""
+def launch(config: RunConfig) -> Path:
+    """Run the flow to its end in this process and print its table. Returns the path of the report."""
     from flows.cycle import rinr  # Prefect takes seconds to import
 
     named = config.model_copy(update={"run_id": config.run_id or new_run_id(config)})
     assert named.run_id is not None
-    path = Path(asyncio.run(rinr(named)))
-    write_run_report(Path(config.storage.root).resolve(), named.run_id, Console())
-    return named.run_id, path
+    asyncio.run(rinr(named))
+    return write_run_report(Path(config.storage.root).resolve(), named.run_id, Console())

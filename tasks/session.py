@@ -7,29 +7,31 @@ stay small JSON references. It owns every process the run starts and ends them, 
 import asyncio
 import fcntl
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from broker.broker import Broker
-from broker.guidance import guidance_for
+from broker.broker import Broker, host_identity
+from broker.engine.default_model import find_model
+from broker.errors import ModelUnavailable
+from broker.guidance import host_guidance
 from broker.harness import Harness
 from broker.inference import InferenceService, InferenceSpec
 from broker.limiter import Limiter
 from broker.sandbox.factory import open_factory
 from broker.sandbox.runtime import build_runtime
 from broker.template import ChatTemplate
-from catalog.database import Catalog
+from catalog.database import Catalog, RunStatus
 from catalog.digest import digest_json, short
 from catalog.store import Ref, Store
 from harness_lab.auxiliary import Auxiliary, open_auxiliary
 from report.progress import RunProgress
 from tasks.config import RunConfig
 from verifier.grade import Grader
-from verifier.release import Release
+from verifier.release import find
 
 _current: ContextVar["Session"] = ContextVar("rinr_session")
 
@@ -55,8 +57,9 @@ def config_identity(config: RunConfig) -> str:
 class Session:
     """The open resources of one run. Made by `open_session`."""
 
-    def __init__(self, config: RunConfig, run_id: str, progress: RunProgress) -> None:
+    def __init__(self, config: RunConfig, run_id: str, progress: RunProgress, *, owner: bool) -> None:
         self.config = config
+        self.owner = owner
         self.run_id = run_id
         self.progress = progress
         self.root = Path(config.storage.root).resolve()
@@ -65,17 +68,57 @@ class Session:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.store = Store(self.root / "store")
         self.catalog = Catalog(self.root / "catalog.db")
-        self.release = Release.find(config.release)
+        self.release = find(config.release)
         self.grader = Grader(self.release)
         self.runtime = build_runtime(packages=self.cache / "sandbox-packages", cache=self.cache / "runtime")
         self.sandboxes = open_factory(config.sandbox.kind, self.runtime, cache=self.cache)
-        self.guidance = guidance_for(self.release.inventory())
-        self.auxiliary: Auxiliary = open_auxiliary(config.auxiliary.base_url, config.auxiliary.model, config.auxiliary.api_key_variable)
+        self.guidance = host_guidance(self.release.inventory())
+        self.host_identity = host_identity(
+            self.sandboxes, config.budgets, self.guidance, self.runtime.libraries
+        )
+        self.auxiliary: Auxiliary = open_auxiliary(
+            config.auxiliary.base_url, config.auxiliary.model, config.auxiliary.api_key_variable
+        )
         self.limiter = Limiter(config.concurrency)
+        self.claims: dict[str, int] = {}
+        """Tokens of the handoff requests that this process holds."""
         self._service: InferenceService | None = None
         self._broker: Broker | None = None
         self._served: str | None = None
         self._switch = asyncio.Lock()
+
+    def import_model(self) -> Ref:
+        """The configured base model as a tree in the store."""
+        name = self.config.model.name
+        if self.config.model.inference == "endpoint":
+            folder = Path(name).expanduser()
+            if not (folder / "tokenizer.json").is_file():
+                raise ModelUnavailable(
+                    f"model.name={name} is no folder with the served model's tokenizer.json"
+                )
+        else:
+            folder = find_model(name, self.cache)
+        return self.store.put_tree(folder)
+
+    def begin(self, model: Ref) -> None:
+        """Pin the run's identities; a resumed run must have the same ones (CONT-04)."""
+        plain = self.config.model_dump(mode="json")
+        identities = {"model": model.digest, "config": config_identity(self.config), **self.identities()}
+        self.catalog.start_run(self.run_id, self.config.recipe_name, plain, identities)
+
+    def status(self, status: RunStatus, detail: str = "") -> None:
+        """How the run ended, once it has begun; only its owner says so."""
+        if self.owner and self.catalog.run(self.run_id) is not None:
+            self.catalog.finish_run(self.run_id, status, detail)
+
+    def identities(self) -> dict[str, str]:
+        """What every measurement of the run rests on, besides model and program."""
+        return {
+            "release": self.release.digest,
+            "verifier": self.grader.identity,
+            "host": self.host_identity,
+            "auxiliary": digest_json(self.auxiliary.identity),
+        }
 
     def put_harness(self, harness: Harness) -> Ref:
         return self.store.put_blob(harness.code.encode())
@@ -97,11 +140,9 @@ class Session:
                 await self._release()
                 self.progress.note(f"starting inference for model {short(model.digest)}")
                 folder = self.model_folder(model)
-                service = InferenceService(self._inference_spec(), folder, log=self.folder / "inference.log")
-                await service.start()
-                self._service = service
+                self._service = InferenceService(self._inference_spec(), folder)
                 self._broker = Broker(
-                    model=service.client(),
+                    model=await self._service.start(),
                     template=ChatTemplate.load(folder),
                     sandboxes=self.sandboxes,
                     grader=self.grader,
@@ -109,6 +150,7 @@ class Session:
                     budgets=self.config.budgets,
                     guidance=self.guidance,
                     limiter=self.limiter,
+                    libraries=self.runtime.libraries,
                 )
                 self._served = model.digest
             return self._broker
@@ -117,6 +159,12 @@ class Session:
         """End the inference service, so that training has the machine to itself (HAND-04)."""
         async with self._switch:
             await self._release()
+
+    async def close(self) -> None:
+        """End everything that this session started."""
+        await self.release_services()
+        await self.auxiliary.close()
+        await self.sandboxes.close()
 
     async def _release(self) -> None:
         service, self._service, self._broker, self._served = self._service, None, None, None
@@ -137,34 +185,51 @@ class Session:
         )
 
 
-def _lock(folder: Path, run_id: str) -> IO[str]:
+@contextmanager
+def _locked(folder: Path, run_id: str) -> Generator[None]:
     folder.mkdir(parents=True, exist_ok=True)
-    handle = (folder / "lock").open("a+")
+    with (folder / "lock").open("a+") as handle:
+        _take(handle, run_id)
+        yield
+
+
+def _take(handle: IO[str], run_id: str) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         handle.seek(0)
-        holder = handle.read().strip()
-        handle.close()
-        raise RunInUse(f"run {run_id} is already running in process {holder}; wait for it or choose another run_id") from None
+        raise RunInUse(
+            f"run {run_id} is running in process {handle.read().strip()}; wait for it, or choose another run_id"
+        ) from None
     handle.truncate(0)
     handle.write(str(os.getpid()))
     handle.flush()
-    return handle
 
 
 @asynccontextmanager
-async def open_session(config: RunConfig, progress: RunProgress) -> AsyncIterator[Session]:
-    """Open a session for a run, make it the current one, and end everything it started at the end."""
+async def open_session(
+    config: RunConfig, progress: RunProgress, *, owner: bool = True
+) -> AsyncGenerator[Session]:
+    """Open a session for a run, make it the current one, and end everything it started at the end.
+
+    The owner of a run holds its lock and writes its status; a worker that serves a request of the run does
+    neither. Raises RunInUse when another process owns the run.
+    """
     run_id = config.run_id or new_run_id(config)
-    lock = _lock(Path(config.storage.root).resolve() / run_id, run_id)
-    try:
-        session = Session(config, run_id, progress)
+    with ExitStack() as stack:
+        if owner:
+            stack.enter_context(_locked(Path(config.storage.root).resolve() / run_id, run_id))
+        session = Session(config, run_id, progress, owner=owner)
         token = _current.set(session)
         try:
             yield session
+            session.status("completed")
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            session.status("cancelled")
+            raise
+        except BaseException as error:
+            session.status("failed", " ".join(f"{type(error).__name__}: {error}".split())[:500])
+            raise
         finally:
             _current.reset(token)
-            await session.release_services()
-    finally:
-        lock.close()
+            await session.close()

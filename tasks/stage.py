@@ -69,8 +69,10 @@ async def run_stage(
 ) -> StageResult:
     """The stage's output, from the catalog if it stands there and still exists, else made and recorded."""
     known = catalog.stage(key.digest)
-    if known is not None and store.has(known.output_digest):
-        output = Ref(kind=known.output_kind, digest=known.output_digest, size=known.output_size)
+    if known is not None and store.has(known.output):
+        output = Ref.model_validate(
+            {"kind": known.output_kind, "digest": known.output, "size": known.output_size}
+        )
         return StageResult(output=output, cached=True, seconds=known.seconds)
     started = time.monotonic()
     output = await body()

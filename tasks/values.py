@@ -1,0 +1,66 @@
+"""The small values that stages pass to each other: references into the store, never the things themselves."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from catalog.store import Ref
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Finalist(_Value):
+    """One proposed program on its way to Val."""
+
+    index: int
+    """Its place in the step's proposals; the earliest wins a tie (SEL-06)."""
+    program: Ref
+    executable: bool
+    """It passed the checks, the dry run and preflight; only then is it measured on Val."""
+    reason: str
+    """Why it is not executable, or how preflight ended."""
+    hypothesis: str
+
+
+class Finalists(_Value):
+    """All proposals of a step with what became of them."""
+
+    record: Ref
+    entries: tuple[Finalist, ...]
+
+    def programs(self) -> tuple[tuple[int, Ref], ...]:
+        """Index and program of those that go to Val."""
+        return tuple((entry.index, entry.program) for entry in self.entries if entry.executable)
+
+
+class Selected(_Value):
+    """The outcome of a step."""
+
+    selected: Ref
+    """The program that the next step starts from."""
+    adopted: bool
+    record: Ref
+    """The full decision."""
+
+
+class Measured(_Value):
+    """A finished evaluation."""
+
+    record: Ref
+    """The evaluation: one outcome a task."""
+    episodes: Ref
+    """The graded episodes. Private: only the report and replay read them."""
+
+
+class Trained(_Value):
+    """A finished training: an export that nothing has accepted yet."""
+
+    export: Ref
+    panel: Ref
+    """Token panel scored by the trainer, for the validation to compare with."""
+    updates: tuple[dict[str, Any], ...]
+    """Metrics, one entry an update."""
+    facts: dict[str, Any]
+    """Seconds, memory, identities as the training process gave them."""
