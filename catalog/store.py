@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import IO, Any, Final, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from catalog.digest import canonical_json, digest_bytes, digest_file, is_digest
+from catalog.digest import canonical_json, digest_bytes, digest_chunks, digest_file, is_digest
 from catalog.errors import StoreError
 
 __all__ = ["Ref", "Store", "StoreError", "TreeEntry"]
@@ -34,6 +34,7 @@ _TREE_HEAD: Final = b'{"body":{"entries":['
 _TREE_TAIL: Final = b']},"schema":"tree","version":1}'
 _TEMPORARY: Final = ".writing-"
 _THREADS: Final = 4
+_CHUNK: Final = 1 << 20
 
 
 class _Frozen(BaseModel):
@@ -154,8 +155,8 @@ class Store:
     def verify(self, digest: str) -> None:
         """Read the object, and all files of it for a tree, and compare the digests."""
         self._verify_file(digest)
-        for entry in self._members(digest):
-            self._verify_file(entry.digest)
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(self._verify_file, (entry.digest for entry in self._members(digest))))
 
     def sweep(self, older_than_seconds: float = 86_400) -> int:
         """Remove temporary files that killed writers left. Returns how many."""
@@ -188,15 +189,16 @@ class Store:
 
         def copy(handle: IO[bytes]) -> None:
             with path.open("rb") as source:
-                shutil.copyfileobj(source, handle, 1 << 20)
+                chunks = iter(lambda: source.read(_CHUNK), b"")
+                copied = digest_chunks(_tee(chunks, handle))
+            if copied != digest:
+                raise StoreError(f"{path} changed while it was stored: store it again when it is complete")
 
-        self._write(digest, size, copy, check=True)
+        self._write(digest, size, copy)
         mode = "755" if status.st_mode & 0o100 else "644"
         return TreeEntry(path=path.relative_to(folder).as_posix(), mode=mode, size=size, digest=digest)
 
-    def _write(
-        self, digest: str, size: int, fill: Callable[[IO[bytes]], Any], *, check: bool = False
-    ) -> None:
+    def _write(self, digest: str, size: int, fill: Callable[[IO[bytes]], Any]) -> None:
         path = self._path(digest)
         with self._naming(path):
             if path.is_file() and path.stat().st_size == size and digest_file(path) == digest:
@@ -212,8 +214,6 @@ class Store:
                     handle.flush()
                     os.fchmod(handle.fileno(), 0o444)
                     os.fsync(handle.fileno())
-                if check and digest_file(temporary) != digest:
-                    raise StoreError(f"a file changed while it was stored as {digest}: store it again")
                 temporary.replace(path)
                 _fsync_folder(path.parent)
             finally:
@@ -266,6 +266,12 @@ def _files(folder: Path) -> Iterator[Path]:
             yield path
         elif not path.is_dir():
             raise StoreError(f"{path} is not an ordinary file")
+
+
+def _tee(chunks: Iterable[bytes], handle: IO[bytes]) -> Iterator[bytes]:
+    for chunk in chunks:
+        handle.write(chunk)
+        yield chunk
 
 
 def _fsync_folder(folder: Path) -> None:

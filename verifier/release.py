@@ -4,7 +4,7 @@ Must not know references: loading a release never reads them. The folder is desc
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
@@ -28,13 +28,13 @@ __all__ = ["BUNDLED", "Release", "ReleaseError", "find"]
 BUNDLED: Final = Path(__file__).parent / "bundled"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Release:
-    """The public half of a release."""
+    """The public half of a release. Compare releases by their digest."""
 
     root: Path
-    header: Header
-    tasks: tuple[Task, ...]
+    header: Header = field(repr=False)
+    tasks: tuple[Task, ...] = field(repr=False)
     """Sorted by id."""
 
     @classmethod

@@ -155,3 +155,15 @@ def test_a_store_that_cannot_be_made_says_so_in_one_line(tmp_path: Path) -> None
     with pytest.raises(StoreError, match="choose another storage folder") as caught:
         Store(tmp_path / "file" / "store")
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_changes_while_it_is_stored_is_refused(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_tree(tmp_path / "in")
+    monkeypatch.setattr("catalog.store.digest_file", lambda _: digest_bytes(b"what it was before"))
+    with pytest.raises(StoreError, match="changed while it was stored"):
+        store.put_tree(folder)
+    monkeypatch.undo()
+    assert not store.has(digest_bytes(b"what it was before"))
+    assert list(store.root.rglob(".writing-*")) == []
