@@ -11,9 +11,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from catalog.digest import canonical_json
 from verifier.grade import verify_release
-from verifier.layout import REFERENCES, SPLITS, TASKS, Header, ReleaseError, payload_of, write_header
+from verifier.layout import (
+    REFERENCES,
+    SPLITS,
+    TASKS,
+    Header,
+    ReleaseError,
+    describe,
+    is_plain,
+    payload_of,
+    write_header,
+)
 from verifier.release import Release
 from verifier.task import Task
 
@@ -53,6 +65,8 @@ def freeze(
             files |= {f"public/assets/{task_id}/{path}": data for path, data in own.items()}
         files |= {path: text.encode() for path, text in (texts or {}).items()}
         for path, data in files.items():
+            if not is_plain(path):
+                raise ReleaseError(f"{name}: {path!r} is not a plain path inside the release")
             (work / path).parent.mkdir(parents=True, exist_ok=True)
             (work / path).write_bytes(data)
         header = Header(
@@ -70,6 +84,8 @@ def freeze(
         verify_release(Release.load(work))
         work.chmod(0o755)
         work.replace(destination)
+    except ValidationError as error:
+        raise ReleaseError(f"release {name!r}: {describe(error)}") from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return Release.load(destination)
@@ -80,5 +96,5 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def _reference(release: str, task_id: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    seed = f"{release}\n{task_id}\n{fields['answer']}".encode()
+    seed = f"{release}\n{task_id}\n{fields.get('answer')}".encode()
     return {**fields, "task": task_id, "canary": f"rinr-canary-{hashlib.sha256(seed).hexdigest()[:16]}"}

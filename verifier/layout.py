@@ -88,12 +88,17 @@ def read_header(root: Path) -> Header:
         if required not in header.payload:
             raise ReleaseError(f"{path}: payload has no entry {required!r}")
     for name in header.payload:
-        parts = PurePosixPath(name).parts
-        if name in ("", HEADER) or parts[0] == "/" or ".." in parts or name != "/".join(parts):
+        if not is_plain(name):
             raise ReleaseError(f"{path}: payload entry {name!r} is not a plain path inside the release")
     if header.digest != header.computed_digest():
         raise ReleaseError(f"{path}: its digest does not fit its content; it was changed after freezing")
     return header
+
+
+def is_plain(name: str) -> bool:
+    """Whether a payload entry names a file inside the release, in the one way to write it."""
+    parts = PurePosixPath(name).parts
+    return name not in ("", HEADER) and parts[:1] != ("/",) and ".." not in parts and name == "/".join(parts)
 
 
 def check_payload(root: Path, header: Header) -> None:
@@ -119,8 +124,7 @@ def read_tasks(root: Path, header: Header) -> tuple[Task, ...]:
     """All tasks sorted by id, checked against the header."""
     tasks: dict[str, Task] = {}
     try:
-        # Not splitlines: a prompt may hold U+2028, which JSON leaves as it is.
-        lines = (root / TASKS).read_bytes().decode().removesuffix("\n").split("\n")
+        lines = json_lines(root / TASKS)
     except (OSError, UnicodeDecodeError) as error:
         raise ReleaseError(f"{root}: {TASKS}: {error}") from None
     for number, line in enumerate(lines, 1):
@@ -154,6 +158,12 @@ def _check_task(task: Task, header: Header, where: str) -> None:
     for name in task.files:
         if f"public/assets/{task.id}/{name}" not in header.payload:
             raise ReleaseError(f"{where}: its file {name!r} is not in {HEADER}")
+
+
+def json_lines(path: Path) -> list[str]:
+    """The lines of a JSONL file. Not splitlines: a prompt may hold U+2028, which JSON leaves as it is."""
+    text = path.read_bytes().decode()
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def describe(error: ValidationError) -> str:

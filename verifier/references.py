@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from verifier.answers import LETTERS, parse
+from verifier.layout import json_lines
 from verifier.task import AnswerFormat, Task
 
 
@@ -37,7 +38,7 @@ class ReferenceError(Exception):
 def load_references(path: Path, tasks: Mapping[str, Task]) -> dict[str, Reference]:
     """Read the references of exactly these tasks. Raises ReferenceError naming file, line and task."""
     found: dict[str, Reference] = {}
-    for number, line in enumerate(path.read_bytes().decode().removesuffix("\n").split("\n"), 1):
+    for number, line in enumerate(json_lines(path), 1):
         where = f"{path.parent.name}/{path.name} line {number}"
         try:
             reference = Reference.model_validate_json(line)

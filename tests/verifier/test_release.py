@@ -248,6 +248,34 @@ def test_freezing_never_writes_over_a_folder(release: Release) -> None:
         freeze(release.root, name="x", licence="x", sources=[], families={}, tasks=[], references={})
 
 
+@pytest.mark.spec("DATA-02")
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"name": "Two Words"}, "name"),
+        ({"lake": {"../outside.tsv": b"x"}}, "not a plain path"),
+        ({"references": {"t": {"unit": "bp"}}}, "references.jsonl line 1"),
+        ({"references": {}}, "no reference for task 't'"),
+        ({"families": {"cities": ["contry"]}}, "cities/country is not declared"),
+    ],
+)
+def test_what_would_not_load_is_not_frozen_and_leaves_nothing(
+    tmp_path: Path, changes: dict[str, Any], complaint: str
+) -> None:
+    task = Task(
+        id="t", split="train", family="cities", subtopic="country", material_group="g", prompt="?",
+        answer_format=AnswerFormat.TEXT,
+    )  # fmt: skip
+    values: dict[str, Any] = {
+        "name": "x", "licence": "x", "sources": [], "families": FAMILIES, "tasks": [task],
+        "references": {"t": {"answer": "a"}},
+    }  # fmt: skip
+    with pytest.raises(ReleaseError, match=complaint) as caught:
+        freeze(tmp_path / "release", **(values | changes))
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.spec("EVID-02")
 def test_every_reference_has_its_own_canary_and_nothing_public_has_one(release: Release) -> None:
     rows = (release.root / "private" / "references.jsonl").read_text(encoding="utf-8").splitlines()
