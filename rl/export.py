@@ -51,8 +51,14 @@ def write_export(model: Any, base_dir: Path, out_dir: Path, *, dtype: ExportDtyp
 
 def _write_weights(model: Any, folder: Path, dtype: str) -> None:
     target = getattr(torch, dtype)
-    state = {name: _plain(value, target) for name, value in model.state_dict().items()}
-    # transformers knows which tensors are tied and which names the base's files use.
+    state: dict[str, Tensor] = {}
+    written: dict[tuple[int, torch.Size], Tensor] = {}
+    for name, value in model.state_dict().items():
+        # Tied weights must stay one tensor: transformers finds the tie by its memory.
+        key = (value.data_ptr(), value.shape)
+        if key not in written:
+            written[key] = _plain(value, target)
+        state[name] = written[key]
     model.save_pretrained(folder, state_dict=state, max_shard_size=_MAXIMUM_SHARD)
 
 

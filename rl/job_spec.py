@@ -45,6 +45,8 @@ class EpisodeSetup(_Frozen):
     """Torch threads; None leaves the choice to torch."""
     max_batch: int = Field(default=32, ge=1)
     """Sequences that the engine generates at once."""
+    scripted_server: tuple[str, ...] = ()
+    """Tests only: the command of a server whose scripted answers stand in for the engine's."""
     folder: Path
     """The job's own folder: progress, log, result."""
 

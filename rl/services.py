@@ -12,6 +12,7 @@ from typing import Any
 
 from broker.broker import Broker
 from broker.engine.engine import EmbeddedEngine
+from broker.inference import InferenceService, InferenceSpec
 from broker.limiter import Limiter
 from broker.sandbox.base import SandboxFactory
 from broker.sandbox.factory import open_factory
@@ -44,8 +45,9 @@ async def open_broker(
 ) -> AsyncGenerator[Broker]:
     """A broker whose task model is the engine of this process; closed at the end, whatever happens."""
     release = find(setup.release)
+    scripted = _scripted(setup, model_dir)
     broker = Broker(
-        model=engine,
+        model=engine if scripted is None else await scripted.start(),
         template=ChatTemplate.load(model_dir),
         sandboxes=sandboxes,
         grader=Grader(release),
@@ -59,6 +61,14 @@ async def open_broker(
         yield broker
     finally:
         await broker.close()
+        if scripted is not None:
+            await scripted.stop()
+
+
+def _scripted(setup: EpisodeSetup, model_dir: Path) -> InferenceService | None:
+    if not setup.scripted_server:
+        return None
+    return InferenceService(InferenceSpec(kind="command", command=setup.scripted_server), model_dir)
 
 
 class Progress:

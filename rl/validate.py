@@ -31,9 +31,8 @@ def check_generations(episodes: Sequence[GradedEpisode]) -> int:
 
     Every episode whose program did not fail holds a model call, and some text has more than one character.
     """
-    silent = [
-        item.record.task_id for item in episodes if not item.record.model_calls and not item.record.error
-    ]
+    records = [item.record for item in episodes]
+    silent = [record.task_id for record in records if not record.model_calls and not record.error]
     if silent:
         raise ExportRefused("empty_generations", f"no model call on {', '.join(silent[:5])}")
     calls = [call for record in records for call in record.model_calls]
