@@ -1,4 +1,4 @@
-"""The completions client sends everything explicitly, repeats what failed in transport, and repairs nothing."""
+"""The completions client sends everything explicitly, repeats failed transport, and repairs nothing."""
 
 import asyncio
 from collections.abc import Callable
@@ -187,7 +187,7 @@ async def test_the_identity_names_the_model_and_not_the_address() -> None:
 async def test_an_unknown_model_name_is_refused_naming_what_is_served() -> None:
     with StubServer(model_name="small") as stub:
         client = CompletionsClient(stub.url, "large")
-        with pytest.raises(ModelUnavailable, match="no model 'large' .it serves small"):
+        with pytest.raises(ModelUnavailable, match=r"no model 'large' .it serves small"):
             await client.identity()
         await client.close()
 

@@ -57,7 +57,9 @@ def test_an_observation_fits_with_its_error(stdout: str, error: str, limit: int)
 
 
 def test_a_long_output_leaves_room_for_the_end_of_the_error() -> None:
-    stdout, error, cut = clip_observation("row\n" * 5000, "Traceback\n" * 500 + "KeyError: 'x'", 256, template())
+    stdout, error, cut = clip_observation(
+        "row\n" * 5000, "Traceback\n" * 500 + "KeyError: 'x'", 256, template()
+    )
     assert cut
     assert error.endswith("KeyError: 'x'")
     assert stdout.startswith("row")

@@ -12,7 +12,9 @@ from broker.model import Sampling
 from tests.fixtures.episodes import ASK_AND_SUBMIT, ScriptedModel, make_broker, release, right_answer
 
 HARNESS = Harness(code=ASK_AND_SUBMIT)
-LETTERS_RIGHT = {task.prompt: right_answer(task) for task in release().tasks if task.answer_format == "letter"}
+LETTERS_RIGHT = {
+    task.prompt: right_answer(task) for task in release().tasks if task.answer_format == "letter"
+}
 
 
 def knows_letters(prompt: str, sampling: Sampling) -> str:
@@ -43,7 +45,10 @@ async def test_all_programs_get_temperature_0_and_the_same_seed_on_the_same_task
         model = ScriptedModel("<answer>x</answer>")
         await evaluate(make_broker(model), Harness(code=code), "val", seed=5)
         used.append(
-            {(prompt, s.seed, s.temperature) for prompt, s in zip(model.prompts, model.samplings, strict=True)}
+            {
+                (prompt, s.seed, s.temperature)
+                for prompt, s in zip(model.prompts, model.samplings, strict=True)
+            }
         )
     assert used[0] == used[1]
     assert {seed for _, seed, _ in used[0]} == {task_seed(5, task.id) for task in release().split("val")}
@@ -77,8 +82,15 @@ async def test_crashes_count_as_errors_and_exhausted_budgets_do_not() -> None:
         code="def run(task, api):\n    while 1:\n"
         "        api.generate([{'role': 'user', 'content': task['prompt']}])\n        api.execute('1/0')\n"
     )
-    evaluation, episodes = await evaluate(make_broker(ScriptedModel("x"), model_calls=2), forever, "val", seed=0)
+    evaluation, episodes = await evaluate(
+        make_broker(ScriptedModel("x"), model_calls=2), forever, "val", seed=0
+    )
     assert (evaluation.errors, evaluation.correct, evaluation.valid) == (0, 0, 0)
     row = outcome(release().task(episodes[0].record.task_id), episodes[0])
-    assert (row.stop_reason, row.model_calls, row.tool_calls, row.tool_errors) == ("model_call_budget", 2, 2, 2)
+    assert (row.stop_reason, row.model_calls, row.tool_calls, row.tool_errors) == (
+        "model_call_budget",
+        2,
+        2,
+        2,
+    )
     assert not row.submitted

@@ -16,7 +16,9 @@ BUDGETS = Budgets(
 
 
 def rows(number: int, count: int = 60) -> str:
-    return "\n".join(f"gene{number}x{line} chromosome {line % 23} position {line * 7919}" for line in range(count))
+    return "\n".join(
+        f"gene{number}x{line} chromosome {line % 23} position {line * 7919}" for line in range(count)
+    )
 
 
 def message(content: str, source: str = "tool", role: str = "user") -> Message:

@@ -57,7 +57,10 @@ def test_marked_text_of_the_program_is_allowed_in_every_role_but_tool(ledger: Le
         ({"role": "user", "content": "What is 1 + 1?", "source": "task"}, "not the task's prompt"),
         ({"role": "user", "content": "That is right!", "source": "feedback"}, "no such reply"),
         ({"role": "assistant", "content": "<answer>B</answer>"}, "no completion contains it"),
-        ({"role": "assistant", "content": "<answer>B</answer>", "source": "model"}, "no completion contains it"),
+        (
+            {"role": "assistant", "content": "<answer>B</answer>", "source": "model"},
+            "no completion contains it",
+        ),
     ],
 )
 def test_a_false_source_is_forging(ledger: Ledger, message: dict[str, Any], words: str) -> None:

@@ -78,8 +78,10 @@ def run(task, api):
         {"role": "user", "content": "row: x,1\\nHow many x?", "source": "harness"},
         {"role": "assistant", "content": "<answer>1</answer>", "source": "harness"},
     ]
-    question = {"role": "user", "content": "Rows:\\n" + "\\n".join(found) + "\\n\\n" + task["prompt"], "source": "harness"}
-    api.submit(api.generate([{"role": "system", "content": task["system"]}, *example, question]))
+    question = "Rows:\\n" + "\\n".join(found) + "\\n\\n" + task["prompt"]
+    system = {"role": "system", "content": task["system"]}
+    asked = {"role": "user", "content": question, "source": "harness"}
+    api.submit(api.generate([system, *example, asked]))
 '''
 THRIFTY = '''
 import time
@@ -175,7 +177,9 @@ async def test_a_program_that_uses_budgets_and_feedback_tries_again(sandboxes: S
 
 
 @pytest.mark.spec("HOST-02")
-async def test_an_unruly_program_ends_normally_and_its_siblings_are_untouched(sandboxes: SandboxFactory) -> None:
+async def test_an_unruly_program_ends_normally_and_its_siblings_are_untouched(
+    sandboxes: SandboxFactory,
+) -> None:
     results = await broker_on(sandboxes).run_all([attempt(code) for code in (REACT, UNRULY, REACT)])
     graded = [result for result in results if isinstance(result, GradedEpisode)]
     assert [g.record.stop_reason for g in graded] == ["first_answer"] * 3
@@ -183,13 +187,13 @@ async def test_an_unruly_program_ends_normally_and_its_siblings_are_untouched(sa
     assert "forged" not in graded[1].record.submissions[0].text
 
 
-TOOL_CALLS = '''
+TOOL_CALLS = """
 def run(task, api):
     api.generate([{"role": "user", "content": task["prompt"]}])
     for code in CODES:
         api.execute(code)
     api.submit("done")
-'''
+"""
 
 
 async def tool_calls(broker: Broker, *codes: str) -> list[tuple[str, str]]:
@@ -245,7 +249,9 @@ async def test_a_tool_call_past_its_seconds_ends_the_episode(sandboxes: SandboxF
 
 
 @pytest.mark.spec("SEL-08")
-async def test_a_program_that_kills_its_own_process_is_a_crash_of_the_program(sandboxes: SandboxFactory) -> None:
+async def test_a_program_that_kills_its_own_process_is_a_crash_of_the_program(
+    sandboxes: SandboxFactory,
+) -> None:
     program = TOOL_CALLS.replace("for code in CODES", "import os; os._exit(3)\n    for code in []")
     graded = await broker_on(sandboxes).run(attempt(program))
     assert graded.record.error is not None

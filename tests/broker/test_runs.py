@@ -83,7 +83,7 @@ async def test_cancelling_closes_every_sandbox() -> None:
     factory = FakeFactory()
     code = "import time\ndef run(task, api):\n    time.sleep(30)\n"
     broker = make_broker(ScriptedModel("x"), factory, limit=4)
-    running = asyncio.ensure_future(broker.run_all([attempt(code) for _ in range(6)]))
+    running = asyncio.gather(broker.run_all([attempt(code) for _ in range(6)]))
     await asyncio.sleep(0.1)
     assert len(factory.started) == 4
     running.cancel()

@@ -28,7 +28,7 @@ ELABORATE = """{{- bos_token -}}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\\n' }}
-    {%- if enable_thinking is defined and enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}
+    {%- if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}
 {%- endif %}"""
 
 
@@ -56,7 +56,9 @@ def test_ids_equal_those_of_transformers(folder: Path) -> None:
 
 
 @pytest.mark.spec("HOST-06")
-def test_an_elaborate_template_kept_inside_the_config_gives_the_same_ids(folder: Path, tmp_path: Path) -> None:
+def test_an_elaborate_template_kept_inside_the_config_gives_the_same_ids(
+    folder: Path, tmp_path: Path
+) -> None:
     for name in ("tokenizer.json", "config.json"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     config = json.loads((folder / "tokenizer_config.json").read_text())
@@ -105,7 +107,9 @@ def test_the_digest_follows_tokenizer_and_template(folder: Path, tmp_path: Path)
         (lambda folder: (folder / "tokenizer_config.json").write_text("{"), "not JSON"),
     ],
 )
-def test_a_spoilt_model_folder_gives_one_line_that_names_the_file(tmp_path: Path, spoil: Any, words: str) -> None:
+def test_a_spoilt_model_folder_gives_one_line_that_names_the_file(
+    tmp_path: Path, spoil: Any, words: str
+) -> None:
     build(tmp_path, weights=False)
     spoil(tmp_path)
     with pytest.raises(ModelUnavailable, match=words) as caught:
