@@ -58,7 +58,11 @@ class Handoffs:
                 if session.get(HandoffResult, candidate.digest) is not None:
                     continue
                 last = _latest(session, candidate.digest)
-                if last is not None and (last.expires > now or last.token >= MAX_ATTEMPTS):
+                # Named again by the holder of its lease: a worker that knows that its earlier self is dead.
+                resumed = last is not None and request is not None and last.worker == worker
+                if last is not None and (
+                    last.token >= MAX_ATTEMPTS or (last.expires > now and not resumed)
+                ):
                     continue
                 made = Claim(
                     request=candidate.digest,

@@ -7,7 +7,7 @@ would own the arguments and the working directory.
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
@@ -17,6 +17,9 @@ from pydantic import BaseModel, ValidationError
 
 import conf
 from tasks.config import RunConfig
+
+_GROUPS: Final = ("recipe", "model", "auxiliary")
+"""Settings that choose a file of `conf/`."""
 
 
 class ConfigError(Exception):
@@ -41,7 +44,7 @@ def _hint(name: str) -> str:
 
 
 def _check_names(overrides: Sequence[str]) -> None:
-    known = {*setting_names(), "recipe", "model", "auxiliary"}
+    known = {*setting_names(), *_GROUPS}
     for override in overrides:
         name, sign, _ = override.partition("=")
         name = name.lstrip("+~")

@@ -1,4 +1,4 @@
-"""`rinr doctor`: what this machine has, what is missing, and how to get it. Each line is tried, not assumed."""
+"""`rinr doctor`: what this machine has, what is missing, how to get it. Each line is tried, not assumed."""
 
 import asyncio
 import importlib.util

@@ -9,6 +9,7 @@ import typer
 from broker.errors import ModelUnavailable, SandboxLost
 from catalog.errors import HandoffError, IdentityMismatch, StoreError
 from flows.compose import ConfigError
+from report.write import UnknownRun
 from tasks.session import RunInUse
 from verifier.release import ReleaseError
 
@@ -18,6 +19,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (ConfigError, BAD_INPUT),
     (typer.BadParameter, BAD_INPUT),
     (RunInUse, BAD_INPUT),
+    (UnknownRun, BAD_INPUT),
     (FileNotFoundError, MISSING),
     (ModuleNotFoundError, MISSING),
     (ReleaseError, MISMATCH),

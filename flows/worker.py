@@ -48,4 +48,5 @@ def _config_of(catalog: Catalog, request: str, root: Path, cache: Path) -> RunCo
     run = catalog.run(catalog.request(request)["run_id"])
     assert run is not None, "a request names a run of its catalog"
     storage = StorageConfig(root=str(root), cache=str(cache))
-    return validate(run.config).model_copy(update={"run_id": run.run_id, "storage": storage})
+    plain = {name: value for name, value in run.config.items() if name in RunConfig.model_fields}
+    return validate(plain).model_copy(update={"run_id": run.run_id, "storage": storage})

@@ -44,8 +44,8 @@ class ModelConfig(_Config):
     served_name: str | None = None
     command: tuple[str, ...] = ()
     scripted: bool = False
-    """The command is a scripted test server, whose answers do not depend on weights: RL rollouts may come from
-    it. Real rollouts come from the embedded engine, which shares the trainer's weights."""
+    """The command is a scripted test server, whose answers do not depend on weights: RL rollouts may come
+    from it. Real rollouts come from the embedded engine, which shares the trainer's weights."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

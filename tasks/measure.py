@@ -2,7 +2,7 @@
 
 import gzip
 import time
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from prefect import task
@@ -12,12 +12,13 @@ from broker.evaluation import Evaluation
 from broker.evaluation import evaluate as run_evaluation
 from broker.record import GradedEpisode
 from catalog.store import Ref, Store
+from report.data import KIND_LABELS
 from tasks.session import Session, current
 from tasks.stage import StageKey, run_stage
 from tasks.values import Measured
 from verifier.task import Split
 
-VERSION = 1
+VERSION: Final = 1
 RETRIES: dict[str, Any] = {
     "retries": 2,
     "retry_delay_seconds": [5, 20],
@@ -77,7 +78,7 @@ async def measure(
     async def body() -> Ref:
         broker = await session.broker(model)
         started = time.monotonic()
-        name = f"{role.replace('_', ' ')}{'' if index < 0 else f' {index}'}"
+        name = role if index < 0 else f"{KIND_LABELS[role]} {index}"
         with session.progress.stage(name, total=len(session.release.split(split)), unit="episodes") as bar:
             evaluation, episodes = await run_evaluation(
                 broker, session.harness(harness), split, seed=session.config.seed, progress=bar.episode

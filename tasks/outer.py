@@ -98,7 +98,8 @@ async def consume(request: str) -> Ref:
     session = current()
     if session.catalog.result(request) is None:
         session.progress.note(f"request {short(request)} waits for a worker: rinr worker --once")
-    while (result := session.catalog.result(request)) is None:
+    # Workers are other processes: the catalog is all that they share, so it is asked.
+    while (result := session.catalog.result(request)) is None:  # noqa: ASYNC110
         await asyncio.sleep(_RESULT_POLL_SECONDS)
     check_result(session.catalog.request(request), result, request_digest=request)
     return Ref(kind="tree", digest=result["model"], size=result["model_size"])
@@ -188,7 +189,8 @@ async def validate_request(session: Session, request: str, trained: Trained) -> 
         total = len(session.release.split("test"))
         with session.progress.stage(f"r{cycle:04d} export Test", total=total, unit="episodes") as bar:
             result = await validate_export(job, lambda event: _show(session, bar, event))
-        assert result.evaluation is not None and result.episodes is not None
+        assert result.evaluation is not None
+        assert result.episodes is not None
         measured = Measured(
             record=session.store.put_record("evaluation", 1, result.evaluation.model_dump(mode="json")),
             episodes=put_jsonl(session.store, result.episodes.read_bytes()),
@@ -255,7 +257,9 @@ def _show(session: Session, bar: StageBar, event: Mapping[str, Any]) -> None:
     if event.get("event") == "episode":
         bar.advance(1)
     elif event.get("event") == "update":
+        session.progress.generated(int(event["generated_tokens"]))
         session.progress.note(
-            f"update {event['update']}/{session.config.rl.updates}: Train reward {event['reward']:.2f} "
-            f"(changing samples), {event['seconds_generate']:.0f} s rollouts, {event['seconds_update']:.0f} s update"
+            f"update {event['update']} of {session.config.rl.updates}: Train reward {event['reward']:.2f} "
+            f"(changing samples); {event['seconds_generate']:.0f} s of rollouts, "
+            f"{event['seconds_update']:.0f} s of update"
         )

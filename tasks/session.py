@@ -7,6 +7,7 @@ stay small JSON references. It owns every process the run starts and ends them, 
 import asyncio
 import fcntl
 import os
+import platform
 from collections.abc import AsyncGenerator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -47,6 +48,17 @@ def current() -> "Session":
 
 def new_run_id(config: RunConfig) -> str:
     return f"{config.recipe_name}-s{config.seed}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+def machine_facts() -> dict[str, str | int]:
+    """What a reader of the numbers wants to know of the machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cores": os.cpu_count() or 0,
+        "memory_gib": round(memory / 2**30),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+    }
 
 
 def config_identity(config: RunConfig) -> str:
@@ -102,7 +114,12 @@ class Session:
 
     def begin(self, model: Ref) -> None:
         """Pin the run's identities; a resumed run must have the same ones (CONT-04)."""
-        plain = self.config.model_dump(mode="json")
+        plain = {
+            **self.config.model_dump(mode="json"),
+            "run_id": self.run_id,
+            "no_training": self.release.no_training,
+            "machine": machine_facts(),
+        }
         identities = {"model": model.digest, "config": config_identity(self.config), **self.identities()}
         self.catalog.start_run(self.run_id, self.config.recipe_name, plain, identities)
 
@@ -199,7 +216,7 @@ def _take(handle: IO[str], run_id: str) -> None:
     except BlockingIOError:
         handle.seek(0)
         raise RunInUse(
-            f"run {run_id} is running in process {handle.read().strip()}; wait for it, or choose another run_id"
+            f"run {run_id} is running in process {handle.read().strip()}: wait, or choose another run_id"
         ) from None
     handle.truncate(0)
     handle.write(str(os.getpid()))

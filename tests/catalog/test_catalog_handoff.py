@@ -84,6 +84,19 @@ def test_a_lost_workers_lease_expires_and_its_token_is_fenced_off(catalog: Catal
 
 
 @pytest.mark.spec("HAND-02")
+def test_a_worker_that_comes_back_under_its_name_takes_its_own_lease_over(catalog: Catalog) -> None:
+    request = catalog.publish_request("run", 1, REQUEST)
+    first = catalog.claim("run r", 60.0, request)
+    again = catalog.claim("run r", 60.0, request)
+    assert first is not None
+    assert again is not None
+    assert again.token == first.token + 1
+    assert catalog.claim("another", 60.0, request) is None
+    with pytest.raises(HandoffError, match="stale"):
+        catalog.publish_result(request, first.token, {"model": "x"})
+
+
+@pytest.mark.spec("HAND-02")
 def test_a_renewed_lease_does_not_expire(catalog: Catalog, clock: Clock) -> None:
     digest = catalog.publish_request("run", 1, REQUEST)
     held = catalog.claim("worker", 60)

@@ -53,7 +53,7 @@ def build(source: Path, destination: Path) -> Release:
         notes=(
             "A gene's band is the cytoband of its middle.",
             "A material group is the cytoband of the subject; whole bands belong to one split.",
-            "distances.tsv lists the candidates of a variant with the nearest first.",
+            "distances.tsv lists the candidates of a variant in no order of distance.",
         ),
         families=FAMILIES,
         tasks=tasks,

@@ -24,7 +24,7 @@ _NAME_LENGTH: Final = 40
 DESCRIPTIONS: Final = {
     "genes.tsv": "Human genes on GRCh38, one row a gene: place, length in base pairs, cytoband, name.",
     "variants.tsv": "Disease variants with the one gene in which each lies.",
-    "distances.tsv": "Base pairs from a variant to the near end of genes that do not hold it, nearest first.",
+    "distances.tsv": "Base pairs from a variant to the near end of genes that do not hold it.",
     "bands.tsv": "Cytobands of GRCh38 with first and last base pair.",
 }
 
@@ -63,7 +63,12 @@ class Lake:
             (v.variant.rsid, v.variant.chromosome, v.variant.position, v.gene.symbol, v.variant.type)
             for v in self.variants
         ]
-        distances = [(m.variant.rsid, gene.symbol, apart) for m in self.distances for gene, apart in m.near]
+        distances = [
+            (m.variant.rsid, gene.symbol, apart)
+            for m in self.distances
+            # Not in the order of distance: the first row must not be the answer.
+            for gene, apart in shuffled(m.near, lambda pair: pair[0].symbol, m.variant.rsid)
+        ]
         bands = [(b.name, b.chromosome, b.start, b.end) for b in self.bands]
         return {
             "genes.tsv": _tsv("symbol chromosome start end length band name", genes),

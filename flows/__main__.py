@@ -1,0 +1,5 @@
+"""`python -m flows` is the command line `rinr`."""
+
+from flows.cli import main
+
+main()
