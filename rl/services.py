@@ -8,11 +8,10 @@ import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.broker import Broker
 from broker.engine.engine import EmbeddedEngine
-from broker.inference import InferenceService, InferenceSpec
 from broker.limiter import Limiter
 from broker.sandbox.base import SandboxFactory
 from broker.sandbox.factory import open_factory
@@ -21,6 +20,9 @@ from broker.template import ChatTemplate
 from rl.job_spec import PROGRESS, EpisodeSetup
 from verifier.grade import Grader
 from verifier.release import find
+
+if TYPE_CHECKING:
+    from broker.inference import InferenceService
 
 
 def open_engine(setup: EpisodeSetup, model_dir: Path) -> EmbeddedEngine:
@@ -65,9 +67,12 @@ async def open_broker(
             await scripted.stop()
 
 
-def _scripted(setup: EpisodeSetup, model_dir: Path) -> InferenceService | None:
+def _scripted(setup: EpisodeSetup, model_dir: Path) -> "InferenceService | None":
     if not setup.scripted_server:
         return None
+    # Here, so that an ordinary job never loads the HTTP client.
+    from broker.inference import InferenceService, InferenceSpec
+
     return InferenceService(InferenceSpec(kind="command", command=setup.scripted_server), model_dir)
 
 
