@@ -1,5 +1,6 @@
 """Chooses a sandbox back end, or says in one line what this machine lacks. Never a bare subprocess."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -8,8 +9,10 @@ from broker.errors import SandboxLost
 from broker.sandbox.base import DEFAULT_LIMITS, Limits, Role, SandboxFactory
 from broker.sandbox.bubblewrap import BubblewrapFactory
 from broker.sandbox.cgroup import sweep_memory_groups
-from broker.sandbox.docker import DockerFactory, sweep_containers
+from broker.sandbox.check import Check, check_sandbox
 from broker.sandbox.runtime import Runtime
+
+__all__ = ["Check", "Kind", "check_sandbox", "open_factory", "sweep"]
 
 Kind = Literal["auto", "docker", "bubblewrap"]
 
@@ -30,6 +33,9 @@ def open_factory(
     faults: list[str] = []
     if kind in ("auto", "docker"):
         try:
+            _expect_docker()
+            from broker.sandbox.docker import DockerFactory
+
             return DockerFactory(runtime, cache, limits, run)
         except SandboxLost as error:
             faults.append(str(error))
@@ -43,6 +49,19 @@ def open_factory(
     raise SandboxLost(f"no sandbox on this machine: {fix} ({'; '.join(faults)})")
 
 
+def _expect_docker() -> None:
+    """Raises SandboxLost where no daemon can be: its client library takes a second to import."""
+    if "DOCKER_HOST" not in os.environ and not Path("/var/run/docker.sock").exists():
+        raise SandboxLost("no Docker daemon answers")
+
+
 def sweep() -> int:
     """Remove containers, sockets and memory groups whose host process is dead; says how many went."""
-    return sweep_containers() + sweep_memory_groups()
+    removed = sweep_memory_groups()
+    try:
+        _expect_docker()
+    except SandboxLost:
+        return removed
+    from broker.sandbox.docker import sweep_containers
+
+    return removed + sweep_containers()

@@ -21,7 +21,7 @@ from typing import Final
 from broker.errors import SandboxLost
 from catalog.digest import digest_bytes, digest_file, digest_json, short
 
-_INSIDE: Final = ("protocol.py", "supervisor.py", "workers.py")
+_INSIDE: Final = ("child.py", "protocol.py", "supervisor.py", "workers.py")
 _HERE: Final = Path(__file__).parent
 _STDLIB_LEFT_OUT: Final = re.compile(
     r"__pycache__|site-packages|dist-packages|tests?|idlelib|tkinter|turtledemo|ensurepip|lib2to3|pydoc_data"
@@ -208,12 +208,14 @@ def _fix_modes(root: Path) -> None:
         path.chmod(0o755 if runs else 0o644)
 
     _walk(root, fix)
+    for name in ("tmp", "work"):  # Docker gives a mounted memory folder the mode of what it covers
+        (root / name).chmod(0o1777)
 
 
 def _contents(root: Path) -> Iterator[tuple[str, list[str]]]:
     for path in sorted(root.rglob("*")):
-        if path.is_file():
-            yield str(path.relative_to(root)), [oct(path.stat().st_mode & 0o777), digest_file(path)]
+        content = digest_file(path) if path.is_file() else "folder"
+        yield str(path.relative_to(root)), [oct(path.stat().st_mode & 0o7777), content]
 
 
 def _compile(root: Path) -> None:

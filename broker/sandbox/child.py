@@ -1,0 +1,190 @@
+"""The worker process as process 1 sees it: born under limits, watched, killed with all it started.
+
+Runs inside the sandbox, in the supervisor: standard library only, and nothing that starts slowly. Trusts
+nothing that the worker writes. Must not know what runs in the worker.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import time
+
+from broker.sandbox.protocol import Feed, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from signal import SIGKILL
+    from typing import Any, NoReturn
+
+    Body = Callable[[int, int, int], NoReturn]
+    """Reads requests, writes replies, has somewhere to print: three descriptors, in this order."""
+else:
+    from _signal import SIGKILL
+
+HEAD = TAIL = 48 * 1024
+"""Bytes of output kept from the start and from the end of a call."""
+CHUNK = 1 << 16
+
+_victim = os.open("/proc/self/oom_score_adj", os.O_RDWR)
+_own_score = os.read(_victim, 16)
+"""Opened while process 1 may still open its own files."""
+
+
+def offer_as_victim(offer: bool) -> None:
+    """When memory runs out the kernel shall take a worker (born while `offer` held), not process 1."""
+    os.pwrite(_victim, b"1000" if offer else _own_score, 0)
+
+
+def _limit_worker(limits: dict[str, Any]) -> None:
+    import resource
+
+    def limit(kind: int, value: int) -> None:
+        hard = resource.getrlimit(kind)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))
+
+    limit(resource.RLIMIT_AS, limits["memory_bytes"])
+    limit(resource.RLIMIT_FSIZE, limits["file_bytes"])
+    limit(resource.RLIMIT_NOFILE, limits["open_files"])
+    if limits["count_processes"]:
+        limit(resource.RLIMIT_NPROC, limits["processes"])
+    if limits["cpu_seconds"] is not None:
+        limit(resource.RLIMIT_CPU, limits["cpu_seconds"])
+
+
+class Capture:
+    """The head and the rolling tail of a byte stream; the middle is counted and dropped."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped = 0
+
+    def add(self, data: bytes) -> None:
+        room = HEAD - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:] if room else data
+        if len(self._tail) > 2 * TAIL:
+            self._trim()
+
+    def _trim(self) -> None:
+        excess = max(0, len(self._tail) - TAIL)
+        self._dropped += excess
+        del self._tail[:excess]
+
+    def text(self) -> tuple[str, bool]:
+        """The kept text and whether anything was dropped."""
+        self._trim()
+        marker = b"\n[... %d bytes of output dropped ...]\n" % self._dropped if self._dropped else b""
+        return (self._head + marker + self._tail).decode("utf-8", "replace"), bool(self._dropped)
+
+
+def wait_readable(descriptors: list[int], seconds: float) -> list[int]:
+    """Which descriptors are readable or hung up, waiting at most so long."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll(max(0.0, seconds) * 1000)]
+
+
+def kill_everything() -> None:
+    """Kill and collect every other process of this sandbox, whatever session it fled to."""
+    while True:
+        try:  # noqa: SIM105 - contextlib would cost start time in each sandbox
+            os.kill(-1, SIGKILL)
+        except ProcessLookupError:
+            pass
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.002)
+
+
+class Worker:
+    """The one process in which untrusted code runs, and the pipes to it."""
+
+    def __init__(
+        self, body: Callable[[int, int, int], NoReturn], limits: dict[str, Any], channel: int
+    ) -> None:
+        request_read, self.requests = os.pipe()
+        self.replies, reply_write = os.pipe()
+        self.output, output_write = os.pipe()
+        self.status: int | None = None
+        self.feed = Feed()
+        offer_as_victim(True)
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                for descriptor in (channel, self.requests, self.replies, self.output, _victim):
+                    os.close(descriptor)
+                self._become(body, limits, request_read, reply_write, output_write)
+            finally:
+                os._exit(70)
+        offer_as_victim(False)
+        for descriptor in (request_read, reply_write, output_write):
+            os.close(descriptor)
+        os.set_blocking(self.output, False)
+        os.set_blocking(self.requests, False)
+        self.handle = os.pidfd_open(self.pid)
+
+    @staticmethod
+    def _become(body: Body, limits: dict[str, Any], *pipes: int) -> NoReturn:
+        _limit_worker(limits)
+        # Numbers that nobody hits by counting up from 3; not inherited by programs the code starts.
+        base = 40 + os.urandom(1)[0] % max(1, limits["open_files"] - 60)
+        private = [fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, base) for pipe in pipes]
+        null = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(null, standard)
+        for descriptor in {null, *pipes} - {0, 1, 2, *private}:
+            os.close(descriptor)
+        body(private[0], private[1], private[2])
+
+    def reap(self) -> None:
+        """Collect dead children: the worker's status, and orphans that were handed to process 1."""
+        try:
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                if found[0] == self.pid:
+                    self.status = found[1]
+        except ChildProcessError:
+            pass
+
+    def send(self, frame: dict[str, Any], seconds: float) -> None:
+        """Raises TimeoutError (an OSError) when the worker does not read: it may be stopped on purpose."""
+        view = memoryview(encode(frame))
+        end = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(self.requests, select.POLLOUT)
+        while view:
+            if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
+                raise TimeoutError
+            view = view[os.write(self.requests, view) :]
+
+    def read_replies(self) -> list[dict[str, Any]]:
+        return self.feed.add(os.read(self.replies, CHUNK))
+
+    def drain(self, capture: Capture, chunks: int = 1) -> None:
+        """Take what the output pipe holds, without waiting."""
+        try:
+            while chunks and (data := os.read(self.output, CHUNK)):
+                capture.add(data)
+                chunks -= 1
+        except BlockingIOError:
+            pass
+
+    def end(self) -> str:
+        """Kill it and all it started; says how it died in words."""
+        self.reap()
+        status = self.status
+        kill_everything()
+        for descriptor in (self.requests, self.replies, self.output, self.handle):
+            os.close(descriptor)
+        if status is None:
+            return "was killed"
+        code = os.waitstatus_to_exitcode(status)
+        return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
