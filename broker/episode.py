@@ -91,6 +91,16 @@ async def _aside(characters: int, work: Callable[[], _Value]) -> _Value:
     return work() if characters < _LONG_TEXT else await asyncio.to_thread(work)
 
 
+async def _close(controller: Controller | None, tools: ExecutionSession) -> None:
+    """Destroy both sandboxes, to the end even when the episode is cancelled meanwhile."""
+    closing = asyncio.gather(tools.close(), *(() if controller is None else (controller.close(),)))
+    try:
+        await asyncio.shield(closing)
+    except asyncio.CancelledError:
+        await closing
+        raise
+
+
 class Episode:
     """Runs once. `researcher` is needed exactly when the mode is interaction and replies are allowed."""
 
@@ -122,9 +132,7 @@ class Episode:
             stop, error = await self._serve(controller, tools)
         finally:
             current_clock.reset(token)
-            if controller is not None:
-                await controller.close()
-            await tools.close()
+            await _close(controller, tools)
         return self._grade(stop, error)
 
     async def _serve(

@@ -3,8 +3,12 @@
 The programs are the project's own; they use the contract in the ways that such programs do.
 """
 
+import asyncio
+import contextlib
+import os
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +22,9 @@ from tests.fixtures.sandboxes import real_sandboxes
 from verifier.task import Task, Verdict
 
 REACT = '''
+import asyncio
+import contextlib
+import os
 import re
 
 def run(task, api):
@@ -256,3 +263,35 @@ async def test_a_program_that_kills_its_own_process_is_a_crash_of_the_program(
     graded = await broker_on(sandboxes).run(attempt(program))
     assert graded.record.error is not None
     assert graded.record.error.kind == "crash"
+
+
+def children() -> set[int]:
+    """Living child processes of this one."""
+    found: set[int] = set()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit():
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                if int(parent) == os.getpid() and state != "Z":
+                    found.add(int(entry.name))
+    return found
+
+
+async def test_cancelling_in_the_middle_leaves_no_process_behind(sandboxes: SandboxFactory) -> None:
+    before = children()
+    slow = TOOL_CALLS.replace("CODES", "['import time; time.sleep(30)']")
+    asked = asyncio.Event()
+
+    def saying(prompt: str, sampling: Sampling) -> str:
+        asked.set()
+        return "x"
+
+    broker = make_broker(ScriptedModel(policy=saying), sandboxes)
+    running = asyncio.gather(broker.run_all([attempt(slow) for _ in range(3)]))
+    await asked.wait()
+    await asyncio.sleep(0.2)
+    assert children() - before
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert children() <= before

@@ -33,9 +33,10 @@ ELABORATE = """{{- bos_token -}}
 
 
 def transformers_ids(folder: Path, messages: list[dict[str, str]]) -> tuple[int, ...]:
-    from transformers import AutoTokenizer  # seconds to import
+    # The class that AutoTokenizer gives for such a folder; imported alone it does not pull in torch.
+    from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
+    tokenizer: Any = TokenizersBackend.from_pretrained(str(folder))
     return tuple(
         tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, enable_thinking=False, return_dict=False
