@@ -6,12 +6,12 @@ Read it aloud. Each name below is one stage or one phase; how a stage is done st
 import asyncio
 
 from prefect import flow
-from tasks.inner import collect, designate, preflight, propose, select
 
 from catalog.store import Ref
 from report.progress import RunProgress
 from tasks.config import RunConfig
 from tasks.finish import write_report
+from tasks.inner import collect, designate, preflight, propose, select
 from tasks.measure import evaluate
 from tasks.outer import consume, holding, import_model, import_seed, publish, train, validate
 from tasks.session import current, open_session
@@ -43,9 +43,9 @@ async def harness_phase(
     await evaluate("phase_baseline_test", cycle, 0, model, harness)
     pending: tuple[Ref, ...] = ()
     for step in range(1, schedule.steps + 1):
-        interactions = await collect(cycle, step, model, harness)
-        proposals = await propose(cycle, step, model, harness, (*pending, interactions), history)
-        finalists = await preflight(cycle, step, model, harness, proposals, designated)
+        evidence = (*pending, await collect(cycle, step, model, harness))
+        proposals = await propose(cycle, step, harness, evidence, history)
+        finalists = await preflight(cycle, step, model, harness, proposals, evidence, designated)
         scores = await asyncio.gather(
             evaluate("step_val_parent", cycle, step, model, harness),
             *(
@@ -55,7 +55,7 @@ async def harness_phase(
         )
         decision = await select(cycle, step, harness, finalists, scores)
         harness, history = decision.selected, (*history, decision.record)
-        pending = () if decision.adopted else (*pending, interactions)
+        pending = () if decision.adopted else evidence
     await evaluate("phase_end_test", cycle, schedule.steps, model, harness)
     return harness, history
 

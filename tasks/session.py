@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
+
 from broker.broker import Broker, host_identity
 from broker.engine.default_model import find_model
 from broker.errors import ModelUnavailable
@@ -28,10 +29,13 @@ from broker.template import ChatTemplate
 from catalog.database import Catalog, RunStatus
 from catalog.digest import digest_json, short
 from catalog.store import Ref, Store
-from harness_lab.auxiliary import Auxiliary, open_auxiliary
+from harness_lab.auxiliary import Auxiliary, open_auxiliary, open_endpoint
+from harness_lab.improver.base import Improver
+from harness_lab.improver.rules import RuleImprover
 from report.progress import RunProgress
-from tasks.config import RunConfig
+from tasks.config import AuxiliaryConfig, RunConfig
 from verifier.grade import Grader
+from verifier.inventory import Inventory
 from verifier.release import find
 
 _current: ContextVar["Session"] = ContextVar("rinr_session")
@@ -66,6 +70,17 @@ def config_identity(config: RunConfig) -> str:
     return digest_json(config.model_dump(mode="json", exclude={"run_id", "storage"}))
 
 
+def open_improver(config: AuxiliaryConfig) -> Improver:
+    """The configured improver: rules, or a chat model (PROP-04)."""
+    if config.improver == "rules":
+        return RuleImprover()
+    from harness_lab.improver.llm import ChatImprover
+
+    assert config.base_url is not None
+    assert config.model is not None
+    return ChatImprover(open_endpoint(config.base_url, config.model, config.api_key_variable))
+
+
 class Session:
     """The open resources of one run. Made by `open_session`."""
 
@@ -91,6 +106,7 @@ class Session:
         self.auxiliary: Auxiliary = open_auxiliary(
             config.auxiliary.base_url, config.auxiliary.model, config.auxiliary.api_key_variable
         )
+        self.improver: Improver = open_improver(config.auxiliary)
         self.limiter = Limiter(config.concurrency)
         self.claims: dict[str, int] = {}
         """Tokens of the handoff requests that this process holds."""
@@ -134,7 +150,7 @@ class Session:
             "release": self.release.digest,
             "verifier": self.grader.identity,
             "host": self.host_identity,
-            "auxiliary": digest_json(self.auxiliary.identity),
+            "auxiliary": digest_json([self.auxiliary.identity, self.improver.identity]),
         }
 
     def put_harness(self, harness: Harness) -> Ref:
@@ -172,6 +188,10 @@ class Session:
                 self._served = model.digest
             return self._broker
 
+    def inventory(self) -> Inventory:
+        """What the release and the execution environment offer, public (PROP-03)."""
+        return self.release.inventory(self.runtime.libraries)
+
     async def release_services(self) -> None:
         """End the inference service, so that training has the machine to itself (HAND-04)."""
         async with self._switch:
@@ -180,6 +200,7 @@ class Session:
     async def close(self) -> None:
         """End everything that this session started."""
         await self.release_services()
+        await self.improver.close()
         await self.auxiliary.close()
         await self.sandboxes.close()
 

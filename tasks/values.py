@@ -22,6 +22,8 @@ class Finalist(_Value):
     reason: str
     """Why it is not executable, or how preflight ended."""
     hypothesis: str
+    rationale: str
+    evidence_ids: tuple[str, ...]
 
 
 class Finalists(_Value):
@@ -29,6 +31,8 @@ class Finalists(_Value):
 
     record: Ref
     entries: tuple[Finalist, ...]
+    skipped: tuple[str, ...] = ()
+    """Reasons of the proposals that were never made."""
 
     def programs(self) -> tuple[tuple[int, Ref], ...]:
         """Index and program of those that go to Val."""

@@ -1,0 +1,317 @@
+"""Stages of the inner recursion: designate, collect, propose, preflight, select.
+
+Each takes references, calls the harness lab, and leaves a record. What goes from stage to stage about Train
+is public by type; verdicts stay in the private episode blobs (EVID-02). Must not know how programs improve.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from prefect import task
+from prefect.artifacts import acreate_markdown_artifact
+from prefect.context import FlowRunContext
+
+from broker.guidance import program_task
+from broker.harness import Harness
+from catalog.digest import short
+from catalog.store import Ref
+from harness_lab.collect import collect as collect_interactions
+from harness_lab.dryrun import dry_run
+from harness_lab.evidence import Interaction, bundle
+from harness_lab.gates import Gate, Gates
+from harness_lab.history import HistoryEntry, Tried, history_entry
+from harness_lab.improver.base import Proposal, ProposalContext, Skip, propose_all
+from harness_lab.preflight import Designated
+from harness_lab.preflight import designate as designate_tasks
+from harness_lab.schedule import cursor_at, draw, train_order
+from harness_lab.selection import CandidateResult, Decision
+from harness_lab.selection import select as select_program
+from tasks.measure import RETRIES, load_evaluation, put_episodes
+from tasks.session import Session, current
+from tasks.stage import StageKey, run_stage
+from tasks.values import Finalist, Finalists, Measured, Selected
+from verifier.task import Task
+
+VERSION: Final = 1
+_DRY_TASKS: Final = 2
+"""Train tasks of different families that the dry run shows to parent and candidate."""
+
+
+@task(name="designate", task_run_name="designate preflight h{cycle:04d}", **RETRIES)
+async def designate(cycle: int, model: Ref, harness: Ref) -> Ref:
+    """Find the phase's preflight tasks by measuring the inherited harness (SCHED-04, SEL-01)."""
+    session = current()
+
+    async def body() -> Ref:
+        broker = await session.broker(model)
+        tasks = _train_tasks(session, 0, session.config.schedule.preflight_tasks)
+        with session.progress.stage("preflight of the inherited program", len(tasks), "episodes") as bar:
+            found = await designate_tasks(broker, session.harness(harness), tasks, session.config.seed)
+            bar.advance(len(tasks))
+        return session.store.put_record("designated", 1, found.model_dump(mode="json"))
+
+    inputs = {"model": model.digest, "harness": harness.digest}
+    return await _stage(session, "designate", cycle, 0, inputs, body)
+
+
+@task(name="collect", task_run_name="collect interactions, step {step}", **RETRIES)
+async def collect(cycle: int, step: int, model: Ref, harness: Ref) -> Ref:
+    """Run the step's Train interactions with feedback; the record holds their public half (FB-01)."""
+    session = current()
+    schedule = session.config.schedule
+
+    async def body() -> Ref:
+        broker = await session.broker(model)
+        cursor = cursor_at(cycle, step, steps=schedule.steps, interactions=schedule.interactions)
+        tasks = _train_tasks(session, cursor, schedule.interactions)
+        with session.progress.stage("Train interactions", len(tasks), "episodes") as bar:
+            found = await collect_interactions(
+                broker, session.harness(harness), tasks, session.auxiliary, session.config.seed, bar.episode
+            )
+        private = put_episodes(session.store, list(found.graded))
+        session.catalog.record_artifact(private, "episodes", f"collect {session.run_id} h{cycle:04d}/{step}")
+        record = {
+            "interactions": [item.model_dump(mode="json") for item in found.interactions],
+            "lost": [lost.error for lost in found.lost],
+            "cursor": cursor,
+        }
+        return session.store.put_record("interactions", 1, record)
+
+    inputs = {"model": model.digest, "harness": harness.digest, **session.identities()}
+    return await _stage(session, "collect", cycle, step, inputs, body)
+
+
+@task(name="propose", task_run_name="propose, step {step}", **RETRIES)
+async def propose(
+    cycle: int, step: int, harness: Ref, interactions: tuple[Ref, ...], history: tuple[Ref, ...]
+) -> Ref:
+    """All candidates of the step from one parent, before any Val result of it exists (PROP-01)."""
+    session = current()
+
+    async def body() -> Ref:
+        *earlier, latest = (_interactions(session, ref) for ref in interactions)
+        context = ProposalContext(
+            evidence=bundle([item for group in earlier for item in group], latest),
+            inventory=session.inventory().model_dump(mode="json"),
+            history=tuple(_history(session, ref) for ref in history),
+            budgets=session.config.budgets,
+            cycle=cycle,
+            step=step,
+        )
+        count = session.config.schedule.candidates
+        session.progress.note(f"h{cycle:04d} step {step}: asking for {count} candidates")
+        found = await propose_all(session.improver, session.harness(harness), context, count)
+        proposals = [item.model_dump(mode="json") for item in found]
+        for item in found:
+            if isinstance(item, Proposal):
+                session.put_harness(item.harness)
+        return session.store.put_record("proposals", 1, {"proposals": proposals})
+
+    inputs = {"harness": harness.digest, **session.identities()}
+    inputs |= {f"interactions-{i}": ref.digest for i, ref in enumerate(interactions)}
+    inputs |= {f"history-{i}": ref.digest for i, ref in enumerate(history)}
+    return await _stage(session, "propose", cycle, step, inputs, body)
+
+
+@task(name="preflight", task_run_name="preflight, step {step}", **RETRIES)
+async def preflight(
+    cycle: int,
+    step: int,
+    model: Ref,
+    harness: Ref,
+    proposals: Ref,
+    interactions: tuple[Ref, ...],
+    designated: Ref,
+) -> Finalists:
+    """Check, scan, dry-run and preflight every candidate; only those that pass go to Val (SEL-01, SEL-02)."""
+    session = current()
+
+    async def body() -> Ref:
+        gates = await _gates(session, model, harness, interactions, designated)
+        entries: list[dict[str, Any]] = []
+        passed: list[Harness] = []
+        for index, item in enumerate(_proposals(session, proposals)):
+            if isinstance(item, Skip):
+                gate = Gate(passed=False, reason=f"no proposal: {item.reason}")
+            else:
+                session.progress.note(f"h{cycle:04d} step {step}: examining candidate {index}")
+                gate = await gates.examine(item.harness, passed)
+                passed += [item.harness] if gate.passed else []
+            entries.append({"index": index, **gate.model_dump(mode="json")})
+        return session.store.put_record("finalists", 1, {"entries": entries})
+
+    inputs = {
+        "model": model.digest,
+        "harness": harness.digest,
+        "proposals": proposals.digest,
+        "designated": designated.digest,
+    }
+    record = await _stage(session, "preflight", cycle, step, inputs, body)
+    return _finalists(session, record, proposals)
+
+
+@task(name="select", task_run_name="select, step {step}", **RETRIES)
+async def select(
+    cycle: int, step: int, harness: Ref, finalists: Finalists, scores: Sequence[Measured]
+) -> Selected:
+    """Apply the rule to complete Val evaluations and record the decision (SEL-04..07, SEL-09)."""
+    session = current()
+    parent, *others = (load_evaluation(session.store, measured) for measured in scores)
+    reached = [entry for entry in finalists.entries if entry.executable]
+    decision = select_program(
+        parent,
+        [
+            CandidateResult(index=entry.index, evaluation=evaluation, hypothesis=entry.hypothesis)
+            for entry, evaluation in zip(reached, others, strict=True)
+        ],
+        seed=session.config.seed,
+    )
+    record = session.store.put_record("history-entry", 1, _entry(cycle, step, decision, finalists))
+    body = _decision_body(decision, finalists)
+    session.catalog.record_decision(session.run_id, cycle, step, body)
+    outcome = "adopted" if decision.adopted else "kept the parent:"
+    session.progress.note(f"h{cycle:04d} step {step}: {outcome} {decision.reason}")
+    await _show(cycle, step, decision, finalists)
+    chosen = next((e.program for e in reached if e.index == decision.index), harness)
+    return Selected(selected=chosen, adopted=decision.adopted, record=record)
+
+
+async def _gates(
+    session: Session, model: Ref, harness: Ref, interactions: tuple[Ref, ...], designated: Ref
+) -> Gates:
+    parent, dry_tasks = session.harness(harness), _dry_tasks(session)
+    evidence = [item for ref in interactions for item in _interactions(session, ref)]
+    return Gates(
+        broker=await session.broker(model),
+        parent=parent,
+        parent_run=await dry_run(session.sandboxes, parent, dry_tasks),
+        designated=Designated.model_validate(session.store.get_record(designated.digest, "designated")),
+        dry_tasks=dry_tasks,
+        accepted_answers=frozenset(
+            item.record.submissions[place].text
+            for item in evidence
+            for place, reply in enumerate(item.given)
+            if reply.accepted
+        ),
+        seed=session.config.seed,
+    )
+
+
+async def _stage(
+    session: Session, name: str, cycle: int, step: int, inputs: dict[str, str], body: Any
+) -> Ref:
+    """A stage of this run; run, cycle and step are part of its key, for sampling is part of its result."""
+    parameters = {"run": session.run_id, "cycle": cycle, "step": step, "seed": session.config.seed}
+    key = StageKey(name, VERSION, inputs, parameters)
+    done = await run_stage(
+        session.catalog, session.store, session.run_id, key, body, cycle=cycle, step=step, role=name
+    )
+    return done.output
+
+
+def _train_tasks(session: Session, cursor: int, count: int) -> tuple[Task, ...]:
+    order = train_order(session.config.seed, [task.id for task in session.release.split("train")])
+    return tuple(session.release.task(task_id) for task_id in draw(order, cursor, count))
+
+
+def _dry_tasks(session: Session) -> list[dict[str, Any]]:
+    """One public task dict of each of the first families, as programs receive it."""
+    by_family = {task.family: task for task in reversed(session.release.split("train"))}
+    chosen = [by_family[family] for family in sorted(by_family)][:_DRY_TASKS]
+    budgets = session.config.budgets
+    return [
+        program_task(item, budgets, session.guidance, session.inventory(), user_turns=budgets.user_turns)
+        for item in chosen
+    ]
+
+
+def _interactions(session: Session, ref: Ref) -> list[Interaction]:
+    record = session.store.get_record(ref.digest, "interactions")
+    return [Interaction.model_validate(item) for item in record["interactions"]]
+
+
+def _history(session: Session, ref: Ref) -> HistoryEntry:
+    return HistoryEntry.model_validate(session.store.get_record(ref.digest, "history-entry"))
+
+
+def _proposals(session: Session, ref: Ref) -> list[Proposal | Skip]:
+    found: list[Proposal | Skip] = []
+    for item in session.store.get_record(ref.digest, "proposals")["proposals"]:
+        kind = Proposal if item["command"] == "propose" else Skip
+        found.append(kind.model_validate(item))
+    return found
+
+
+def _finalists(session: Session, record: Ref, proposals: Ref) -> Finalists:
+    made = _proposals(session, proposals)
+    entries = session.store.get_record(record.digest, "finalists")["entries"]
+    return Finalists(
+        record=record,
+        entries=tuple(
+            Finalist(
+                index=entry["index"],
+                program=session.put_harness(item.harness),
+                executable=entry["passed"],
+                reason=entry["reason"],
+                hypothesis=item.hypothesis,
+                rationale=item.rationale,
+                evidence_ids=item.evidence_ids,
+            )
+            for entry, item in zip(entries, made, strict=True)
+            if isinstance(item, Proposal)
+        ),
+        skipped=tuple(
+            entry["reason"] for entry, item in zip(entries, made, strict=True) if isinstance(item, Skip)
+        ),
+    )
+
+
+def _entry(cycle: int, step: int, decision: Decision, finalists: Finalists) -> dict[str, Any]:
+    """What later proposals may know of this step: aggregates and public facts (EVID-05)."""
+    dropped = [
+        Tried(harness=entry.program.digest, hypothesis=entry.hypothesis, outcome=entry.reason)
+        for entry in finalists.entries
+        if not entry.executable
+    ]
+    return history_entry(cycle, step, decision, dropped).model_dump(mode="json")
+
+
+def _decision_body(decision: Decision, finalists: Finalists) -> dict[str, Any]:
+    dropped = [
+        {
+            "index": entry.index,
+            "harness": entry.program.digest,
+            "hypothesis": entry.hypothesis,
+            "reason": entry.reason,
+        }
+        for entry in finalists.entries
+        if not entry.executable
+    ]
+    proposals = [
+        {"index": entry.index, "rationale": entry.rationale, "evidence_ids": list(entry.evidence_ids)}
+        for entry in finalists.entries
+    ]
+    return {
+        **decision.model_dump(mode="json"),
+        "dropped": dropped,
+        "proposals": proposals,
+        "skipped": list(finalists.skipped),
+    }
+
+
+async def _show(cycle: int, step: int, decision: Decision, finalists: Finalists) -> None:
+    """The decision as a markdown artifact of the Prefect run."""
+    if FlowRunContext.get() is None:
+        return
+    rows = [f"| parent | {decision.parent_correct}/{decision.total} | {short(decision.parent)} |"]
+    for item in decision.candidates:
+        rows.append(f"| candidate {item.index} | {item.correct}/{decision.total} | {item.reason} |")
+    for entry in finalists.entries:
+        if not entry.executable:
+            rows.append(f"| candidate {entry.index} | not on Val | {entry.reason} |")
+    text = "\n".join(
+        [f"**{decision.reason}**", "", "| program | Val (selection) | note |", "|---|---|---|", *rows]
+    )
+    await acreate_markdown_artifact(
+        text.replace("`", "'"), key=f"decision-h{cycle:04d}-{step}", description="Selection on Val"
+    )
