@@ -3,10 +3,13 @@
 Must not know which back end is behind it.
 """
 
+import asyncio
+import os
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -61,6 +64,23 @@ def identity_of(kind: str, runtime_digest: str, system_calls: bytes, limits: Map
             "limits": {role.value: value.model_dump() for role, value in limits.items()},
         }
     )
+
+
+class StartLimiter:
+    """About one start a core at a time, in each event loop that uses the factory.
+
+    A start is nearly all processor time, so more at once would only make each slower.
+    """
+
+    def __init__(self) -> None:
+        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+    def slot(self) -> asyncio.Semaphore:
+        """To be entered around one start."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._slots:
+            self._slots[loop] = asyncio.Semaphore(max(2, os.cpu_count() or 2))
+        return self._slots[loop]
 
 
 class Sandbox(Protocol):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.errors import SandboxLost
-from broker.sandbox.base import Limits, Role, Sandbox, identity_of
+from broker.sandbox.base import Limits, Role, Sandbox, StartLimiter, identity_of
 from broker.sandbox.cgroup import MemoryGroup, make_memory_group
 from broker.sandbox.channel import ChannelSandbox
 from broker.sandbox.mounts import NOBODY, MountSpace, readable_by_others
@@ -73,7 +73,7 @@ class BubblewrapFactory:
         self._limits = dict(limits)
         self._filter = bpf_filter()
         self._space = MountSpace() if os.geteuid() == 0 else None
-        self._creating = asyncio.Semaphore(max(2, os.cpu_count() or 2))
+        self._starts = StartLimiter()
         self._readable: dict[Path, Path] = {}
         group = make_memory_group(1 << 30) if self._space else None
         self.proves = frozenset({"oom"}) if group else frozenset[str]()
@@ -84,25 +84,25 @@ class BubblewrapFactory:
     async def start(self, role: Role, *, lake: Path | None = None, assets: Path | None = None) -> Sandbox:
         if role is Role.CONTROLLER and (lake or assets):
             raise ValueError("the controller never sees the lake or assets (HOST-02)")
-        async with self._creating:
-            shown = {"/": await self._visible(self._runtime.root)}
+        async with self._starts.slot():
+            shown = {"/": self._visible(self._runtime.root)}
             if lake is not None:
-                shown["/lake"] = await self._visible(lake)
+                shown["/lake"] = self._visible(lake)
             if assets is not None:
-                shown["/assets"] = await self._visible(assets)
+                shown["/assets"] = self._visible(assets)
             try:
                 return await self._spawn(role, shown)
             finally:
                 if assets is not None and self._space is not None:
-                    await self._space.hide(self._readable[assets])
+                    self._space.hide(self._readable[assets])
 
-    async def _visible(self, folder: Path) -> str:
+    def _visible(self, folder: Path) -> str:
         """The path under which bubblewrap, as the user it runs as, can read a folder."""
         if self._space is None:
             return str(folder.resolve())
         if folder not in self._readable:
             self._readable[folder] = readable_by_others(folder.resolve(), self._cache)
-        return await self._space.show(self._readable[folder])
+        return self._space.show(self._readable[folder])
 
     async def _spawn(self, role: Role, shown: Mapping[str, str]) -> BubblewrapSandbox:
         limits = self._limits[role]

@@ -8,7 +8,6 @@ not know what the frames on the channel mean.
 import asyncio
 import contextlib
 import json
-import os
 import re
 import shutil
 import socket
@@ -26,7 +25,7 @@ from docker import DockerClient
 from docker.models.containers import Container
 
 from broker.errors import SandboxLost
-from broker.sandbox.base import Limits, Role, Sandbox, identity_of
+from broker.sandbox.base import Limits, Role, Sandbox, StartLimiter, identity_of
 from broker.sandbox.cgroup import group_kills, memory_group_of
 from broker.sandbox.channel import START_SECONDS, ChannelSandbox
 from broker.sandbox.labels import DEADLINE, HOST, MACHINE, RUN, host_label, host_of, lives, machine
@@ -106,7 +105,7 @@ class DockerFactory:
         self._limits = dict(limits)
         self._run = run
         self._profile = json.dumps(docker_profile())
-        self._creating = asyncio.Semaphore(max(2, os.cpu_count() or 2))
+        self._starts = StartLimiter()
         self._folder = Path(tempfile.mkdtemp(prefix=f"rinr-{host_label()}-"))
         self._readable: dict[Path, Path] = {}
         self._image = self._ensure_image()
@@ -133,7 +132,7 @@ class DockerFactory:
             raise ValueError("the controller never sees the lake or assets (HOST-02)")
         mounts = {"/lake": lake, "/assets": assets}
         shown = {inside: self._visible(path) for inside, path in mounts.items() if path is not None}
-        async with self._creating:
+        async with self._starts.slot():
             return await self._spawn(role, shown)
 
     def _visible(self, folder: Path) -> Path:

@@ -5,12 +5,12 @@ namespace shows chosen folders under /sys (which nothing here needs), is kept al
 and so vanishes with this process, however it dies. Must not know what the folders hold.
 """
 
-import asyncio
 import itertools
 import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +40,7 @@ class MountSpace:
             raise SandboxLost(f"root needs a private mount namespace: {complaint.decode().strip()}")
         self._names = itertools.count()
         self._shown: dict[Path, str] = {}
-        self._lock = asyncio.Lock()
+        self._lock = threading.Lock()
 
     def enter(self) -> list[str]:
         """The command prefix that enters the namespace, still as root."""
@@ -49,27 +49,26 @@ class MountSpace:
     def enter_as_nobody(self) -> list[str]:
         return [*self.enter(), "--setuid", str(NOBODY), "--setgid", str(NOBODY), "--"]
 
-    async def show(self, folder: Path) -> str:
-        """Where nobody finds `folder`. Raises SandboxLost."""
-        async with self._lock:
+    def show(self, folder: Path) -> str:
+        """Where nobody finds `folder`. Blocks for some milliseconds, once a folder. Raises SandboxLost."""
+        with self._lock:
             if folder not in self._shown:
                 place = f"/sys/{next(self._names)}"
-                await self._run(_SHOW, str(folder), place)
+                self._run(_SHOW, str(folder), place)
                 self._shown[folder] = place
             return self._shown[folder]
 
-    async def hide(self, folder: Path) -> None:
+    def hide(self, folder: Path) -> None:
         """Stop showing it; sandboxes that already started keep their view."""
-        async with self._lock:
+        with self._lock:
             if place := self._shown.pop(folder, None):
-                await self._run(_HIDE, place)
+                self._run(_HIDE, place)
 
-    async def _run(self, script: str, *arguments: str) -> None:
+    def _run(self, script: str, *arguments: str) -> None:
         command = [*self.enter(), "sh", "-c", script, "sh", *arguments]
-        process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
-        _, complaint = await process.communicate()
-        if process.returncode != 0:
-            raise SandboxLost(f"cannot show {arguments[0]} to sandboxes: {complaint.decode().strip()}")
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SandboxLost(f"cannot show {arguments[0]} to sandboxes: {done.stderr.strip()}")
 
     def close(self) -> None:
         if self._descriptor >= 0:

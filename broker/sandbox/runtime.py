@@ -70,13 +70,13 @@ class Runtime:
 
 
 def build_runtime(packages: Path, cache: Path) -> Runtime:
-    """The environment for this interpreter and these packages; built on first use, then found by its key.
+    """The environment for this interpreter and these packages; built into `cache`, then found by its key.
 
     Safe under concurrent callers. Raises SandboxLost when the packages folder is missing.
     """
     if not (packages / "numpy").is_dir() or not (packages / "pandas").is_dir():
         raise SandboxLost(f"no numpy and pandas for the sandbox in {packages}: run ./run setup")
-    folder = cache / "runtime" / short(_key(packages), 16)
+    folder = cache / short(_key(packages), 16)
     if not (folder / "runtime.json").exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.parent / ".lock"):

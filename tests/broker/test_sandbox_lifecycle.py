@@ -15,7 +15,7 @@ import pytest
 from broker.errors import SandboxLost
 from broker.sandbox.base import DEFAULT_LIMITS, Role, SandboxFactory, identity_of
 from broker.sandbox.bubblewrap import BubblewrapFactory
-from broker.sandbox.factory import check_sandbox, open_factory, sweep
+from broker.sandbox.factory import Kind, check_sandbox, open_factory, sweep
 from tests.fixtures.sandbox_probe import CACHE, SMALL, execute, execution, open_or_skip, sandbox_runtime
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +78,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("kind", ["bubblewrap", "docker"])
-async def test_a_killed_host_leaves_nothing_running(kind: str) -> None:
+async def test_a_killed_host_leaves_nothing_running(kind: Kind) -> None:
     await open_or_skip(kind).close()
     seconds = 1000.0 + os.getpid() % 1000 + 0.125
     mark = f'"wall_seconds": {seconds}'
@@ -91,19 +91,28 @@ async def test_a_killed_host_leaves_nothing_running(kind: str) -> None:
     host.send_signal(signal.SIGKILL)
     await host.wait()
     assert await gone(mark, within=2.0)
-    assert sweep() > 0, "its containers or memory groups"
+    swept = sweep()
+    assert swept > 0 or (kind == "bubblewrap" and os.geteuid() != 0), "its containers or memory groups"
     assert sweep() == 0
 
 
-async def test_a_cancelled_start_leaves_nothing(factory: SandboxFactory) -> None:
-    for delay in (0.0, 0.01, 0.05):
+@pytest.mark.parametrize("kind", ["bubblewrap", "docker"])
+async def test_a_cancelled_start_leaves_nothing(kind: Kind) -> None:
+    await open_or_skip(kind).close()
+    seconds = 3000.0 + os.getpid() % 1000 + 0.25
+    limits = {role: value.model_copy(update={"wall_seconds": seconds}) for role, value in SMALL.items()}
+    factory = open_factory(kind, sandbox_runtime(), CACHE, limits)
+    for delay in (0.0, 0.005, 0.02, 0.05):
         starting = asyncio.ensure_future(factory.start(Role.EXECUTION))
         await asyncio.sleep(delay)
         starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-    async with execution(factory) as sandbox:
-        assert (await execute(sandbox, "print(1)"))["stdout"] == "1\n"
+        try:
+            sandbox = await starting
+        except asyncio.CancelledError:
+            continue
+        await sandbox.close()  # it was ready before the cancellation came
+    assert await gone(f'"wall_seconds": {seconds}', within=3.0)
+    await factory.close()
 
 
 async def test_many_starts_at_once_all_work(factory: SandboxFactory) -> None:
