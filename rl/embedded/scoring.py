@@ -19,7 +19,8 @@ from rl.rows import Row, TrajectoryId
 Packing = Literal["auto", "tree", "rows"]
 HEAD_CHUNK = 512
 """Predicting positions whose vocabulary logits are held at once: 100 MB at 49,152 entries."""
-PROBE_TOLERANCE = 1e-3
+_PROBE_TOLERANCE = {torch.float32: 1e-3}
+"""Largest difference between both paths that is rounding; other precisions get 0.05."""
 
 
 def tree_logprobs(model: nn.Module, pack: Pack, rows: Sequence[Row]) -> list[Tensor]:
@@ -73,7 +74,8 @@ def choose_packing(model: nn.Module, wanted: Packing) -> Literal["tree", "rows"]
     layers: Sequence[str] = getattr(config, "layer_types", None) or ()
     if any(kind != "full_attention" for kind in layers) or _slides(config):
         return "rows"
-    return "tree" if _probe(model) <= PROBE_TOLERANCE else "rows"
+    tolerance = _PROBE_TOLERANCE.get(next(model.parameters()).dtype, 0.05)
+    return "tree" if _probe(model) <= tolerance else "rows"
 
 
 def _slides(config: Any) -> bool:

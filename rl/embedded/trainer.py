@@ -2,7 +2,7 @@
 
 Departures from SkyRL, all exact or measured: the ratio is against the rollout log-probabilities (see
 `rl.grpo`); rows with advantage 0 are not computed, for their gradient is exactly zero (they still count in
-the token mean); float32 everywhere. Optimiser state lives and dies with this object (RL-12).
+the token mean).
 Must not know how episodes are made.
 """
 
@@ -20,7 +20,8 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from rl.contract import RlContract
-from rl.embedded.packing import plan_packs
+from rl.embedded.optimiser import Optimiser
+from rl.embedded.packing import Pack, plan_packs
 from rl.embedded.scoring import Packing, choose_packing, row_logprobs, tree_logprobs
 from rl.errors import TrainingError
 from rl.grpo import LossParts, policy_loss, row_advantages, zero_variance_groups
@@ -52,8 +53,11 @@ class UpdateMetrics(BaseModel):
     seconds: float
 
 
-@dataclass
-class _Sums:
+@dataclass(kw_only=True)
+class Sums:
+    """What micro-batches add up to."""
+
+    plain: int = 0
     loss: float = 0.0
     clipped: int = 0
     gap_sum: float = 0.0
@@ -90,28 +94,19 @@ class Trainer:
         # Evaluation mode: the policy that is trained is the one that sampled, without dropout.
         model.eval()
         model.requires_grad_(True)
-        self._optimiser = torch.optim.AdamW(
-            model.parameters(),
-            lr=contract.learning_rate,
-            betas=(0.9, 0.999),
-            weight_decay=contract.weight_decay,
-            fused=True,
-        )
+        self.optimiser = Optimiser(model, contract)
 
     def step(self, batch: RowBatch, stop: threading.Event | None = None) -> UpdateMetrics:
-        """Accumulate the gradient of the whole batch, clip, step. Raises `TrainingError` if stopped."""
+        """One optimiser step. Raises `TrainingError`, with the weights as they were, if it is stopped."""
         started = time.perf_counter()
-        advantages = row_advantages(batch.rows, self.contract.advantage_delta)
-        active = [index for index, row in enumerate(batch.rows) if row.trainable and advantages[index] != 0.0]
-        # Zeros, not None: AdamW's moments must also decay in an update without signal.
-        for parameter in self.model.parameters():
-            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
-        rows = [batch.rows[index] for index in active]
-        sums = self._accumulate(rows, [advantages[index] for index in active], batch.trainable_tokens, stop)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.contract.max_grad_norm)
-        if not bool(torch.isfinite(norm)):
-            raise TrainingError("the gradient is not finite: lower the learning rate; no step was taken")
-        self._optimiser.step()
+        try:
+            sums = self.accumulate(batch, stop)
+            norm = self.optimiser.clip()
+            if not bool(torch.isfinite(norm)):
+                raise TrainingError("the gradient is not finite: lower the learning rate; no step was taken")
+            self.optimiser.step()
+        finally:
+            self.optimiser.end()
         return UpdateMetrics(
             loss=sums.loss,
             gradient_norm=float(norm),
@@ -121,40 +116,42 @@ class Trainer:
             valid_tokens=batch.trainable_tokens,
             trained_tokens=sums.tokens,
             computed_tokens=sums.computed,
-            plain_tokens=sum(len(row.prompt_ids) + len(row.completion_ids) - 1 for row in rows),
+            plain_tokens=sums.plain,
             micro_batches=sums.micro_batches,
             zero_variance_groups=zero_variance_groups(batch.rows),
             seconds=time.perf_counter() - started,
         )
 
-    def _accumulate(
-        self,
-        rows: Sequence[Row],
-        advantages: Sequence[float],
-        batch_tokens: int,
-        stop: threading.Event | None,
-    ) -> _Sums:
-        sums = _Sums()
-        if self.packing == "tree":
-            micro_batches = [(pack.size, pack.members, pack) for pack in plan_packs(rows, self.token_budget)]
-        else:
-            micro_batches = [
-                (len(row.prompt_ids) + len(row.completion_ids) - 1, (index,), None)
-                for index, row in enumerate(rows)
-            ]
-        for size, members, pack in micro_batches:
+    def accumulate(self, batch: RowBatch, stop: threading.Event | None = None) -> Sums:
+        """The gradient of the whole batch, in `optimiser.gradients`."""
+        advantages = row_advantages(batch.rows, self.contract.advantage_delta)
+        active = [index for index, row in enumerate(batch.rows) if row.trainable and advantages[index] != 0.0]
+        rows = [batch.rows[index] for index in active]
+        weights = [advantages[index] for index in active]
+        sums = Sums(plain=sum(_input_length(row) for row in rows))
+        self.optimiser.begin()
+        for size, members, pack in self._micro_batches(rows):
             if stop is not None and stop.is_set():
                 raise TrainingError("the update was stopped before its step")
+            chosen = [rows[member] for member in members]
             logprobs = (
-                [row_logprobs(self.model, rows[members[0]])]
+                [row_logprobs(self.model, chosen[0])]
                 if pack is None
                 else tree_logprobs(self.model, pack, rows)
             )
-            chosen = [rows[member] for member in members]
-            parts = self._loss(chosen, logprobs, [advantages[member] for member in members], batch_tokens)
+            parts = self._loss(
+                chosen, logprobs, [weights[member] for member in members], batch.trainable_tokens
+            )
             parts.loss.backward()
+            self.optimiser.collect()
             sums.add(parts, sum(row.trainable for row in chosen), size)
         return sums
+
+    def _micro_batches(self, rows: Sequence[Row]) -> list[tuple[int, tuple[int, ...], Pack | None]]:
+        """Tokens, rows and tree of each forward pass; without packing a pass is one row."""
+        if self.packing == "tree":
+            return [(pack.size, pack.members, pack) for pack in plan_packs(rows, self.token_budget)]
+        return [(_input_length(row), (index,), None) for index, row in enumerate(rows)]
 
     def _loss(
         self, rows: Sequence[Row], logprobs: Sequence[Tensor], advantages: Sequence[float], batch_tokens: int
@@ -174,3 +171,7 @@ class Trainer:
             clip_high=self.contract.clip_high,
             batch_tokens=batch_tokens,
         )
+
+
+def _input_length(row: Row) -> int:
+    return len(row.prompt_ids) + len(row.completion_ids) - 1

@@ -14,6 +14,7 @@ from broker.budgets import Budgets
 from rl.contract import RlContract
 from rl.job_spec import Job, ValidationJob
 from tests.fixtures.episodes import TINY_MODEL, release, right_answer
+from tests.fixtures.sandboxes import CACHE
 
 # The model is random, so any half of its texts may be called right: that is contrast enough to train.
 GUESS = """
@@ -58,9 +59,9 @@ def setup(folder: Path, **changes: Any) -> dict[str, Any]:
         "harness_code": guess(),
         "release": str(release().root),
         "sandbox": "bubblewrap",
-        "sandbox_packages": Path(".cache/sandbox-packages").absolute(),
-        "runtime_cache": Path(".cache/runtime").absolute(),
-        "sandbox_cache": Path(".cache").absolute(),
+        "sandbox_packages": CACHE / "sandbox-packages",
+        "runtime_cache": CACHE / "runtime",
+        "sandbox_cache": CACHE,
         "budgets": Budgets(context_tokens=512, completion_tokens=32, user_turns=0),
         "guidance": "",
         "seed": 1,

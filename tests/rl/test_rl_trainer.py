@@ -45,9 +45,14 @@ def parameters(model: LlamaForCausalLM) -> torch.Tensor:
 
 
 @pytest.mark.spec("RL-10", "RL-09")
-def test_one_step_equals_adamw_on_the_objective_written_out_plainly() -> None:
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_one_step_equals_adamw_on_the_objective_written_out_plainly(by_columns: bool) -> None:
     model = tiny_llama()
     reference = copy.deepcopy(model)
+    if by_columns:
+        # The engine keeps projections this way; the fused optimiser must not mind.
+        for layer in model.model.layers:
+            layer.mlp.up_proj.weight.data = layer.mlp.up_proj.weight.data.t().contiguous().t()
     batch = two_call_batch(model)
     contract = RlContract(learning_rate=1e-3)
     metrics = Trainer(model, contract, token_budget=8).step(batch)
@@ -79,10 +84,10 @@ def test_packing_and_micro_batches_change_nothing_but_speed() -> None:
     for packing, budget in (("rows", 1), ("tree", 6), ("tree", 1_000)):
         model = tiny_llama()
         batch = two_call_batch(model)
-        metrics = Trainer(model, RlContract(), packing=packing, token_budget=budget).step(batch)
-        results.append(
-            (metrics, [value.grad.clone() for value in model.parameters() if value.grad is not None])
-        )
+        trainer = Trainer(model, RlContract(), packing=packing, token_budget=budget)
+        trainer.accumulate(batch)
+        found = [value.clone() for value in trainer.optimiser.gradients]
+        results.append((trainer.step(batch), found))
     reference, plain = results[0]
     for metrics, found in results[1:]:
         assert metrics.gradient_norm == pytest.approx(reference.gradient_norm, rel=1e-4)
@@ -125,6 +130,20 @@ def test_a_gradient_that_is_not_finite_takes_no_step() -> None:
     assert torch.equal(parameters(model), before)
 
 
+def test_steps_too_small_for_the_models_precision_still_add_up() -> None:
+    model = tiny_llama().to(torch.bfloat16)
+    batch = two_call_batch(model)
+    trainer = Trainer(model, RlContract(learning_rate=2e-5))
+    before = parameters(model).clone()
+    trainer.step(batch)
+    moved_once = (parameters(model) != before).float().mean()
+    for _ in range(30):
+        trainer.step(batch)
+    moved_often = (parameters(model) != before).float().mean()
+    assert moved_once < moved_often / 2
+    assert all(value.dtype == torch.bfloat16 for value in model.parameters())
+
+
 @pytest.mark.spec("RL-10")
 def test_twenty_updates_teach_a_random_model_to_emit_the_rewarded_token() -> None:
     model = tiny_llama(seed=1, vocabulary=16)
@@ -132,7 +151,7 @@ def test_twenty_updates_teach_a_random_model_to_emit_the_rewarded_token() -> Non
     generator = torch.Generator().manual_seed(0)
     means = []
     for _ in range(20):
-        rows = [sample(model, prompt, attempt, generator) for prompt in range(4) for attempt in range(8)]
+        rows = sample(model, generator)
         means.append(sum(sum(item.rewards) for item in rows) / len(rows))
         trainer.step(batch_of(rows, 8))
     assert sum(means[:3]) / 3 < 0.5
@@ -140,20 +159,22 @@ def test_twenty_updates_teach_a_random_model_to_emit_the_rewarded_token() -> Non
 
 
 @torch.no_grad()
-def sample(model: LlamaForCausalLM, prompt: int, attempt: int, generator: torch.Generator) -> Row:
-    """One attempt of four tokens; the reward is 1 if token 7 is among them."""
-    ids = [1, 2, 3 + prompt]
-    completion: list[int] = []
-    logprobs: list[float] = []
+def sample(model: LlamaForCausalLM, generator: torch.Generator) -> list[Row]:
+    """Four prompts x eight attempts of four tokens; the reward is 1 if token 7 is among them."""
+    prompts = torch.tensor([[1, 2, 3 + prompt] for prompt in range(4) for _ in range(8)])
+    ids, logprobs = prompts, torch.empty(32, 0)
     for _ in range(4):
-        distribution = model(torch.tensor([ids + completion])).logits[0, -1].log_softmax(0)
-        token = int(torch.multinomial(distribution.exp(), 1, generator=generator))
-        completion.append(token)
-        logprobs.append(float(distribution[token]))
-    return row(
-        ids,
-        completion,
-        trajectory=(str(prompt), attempt),
-        reward=float(7 in completion),
-        logprobs=logprobs,
-    )
+        distribution = model(ids).logits[:, -1].log_softmax(-1)
+        tokens = torch.multinomial(distribution.exp(), 1, generator=generator)
+        ids = torch.cat([ids, tokens], dim=1)
+        logprobs = torch.cat([logprobs, distribution.gather(1, tokens)], dim=1)
+    return [
+        row(
+            ids[index, :3].tolist(),
+            ids[index, 3:].tolist(),
+            trajectory=(str(index // 8), index % 8),
+            reward=float(7 in ids[index, 3:]),
+            logprobs=logprobs[index].tolist(),
+        )
+        for index in range(32)
+    ]
