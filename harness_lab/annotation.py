@@ -43,7 +43,7 @@ class InterpretationRequest(_Frozen):
 class Annotation(_Frozen):
     """A hypothesis about a reply, never a fact (FB-07)."""
 
-    reward: Literal[-1, 0, 1] = Field(strict=True)
+    reward: Literal[-1, 0, 1]
     type: FeedbackType
     evidence: str = Field(max_length=2000)
     """What in the record the reply seems to speak about."""

@@ -82,9 +82,10 @@ _CHOOSE: Final = (
     'Reply with JSON only: {"reply": "<one allowed reply, word for word>"}.'
 )
 _INTERPRET: Final = (
-    "You relate a researcher's reply to the record of an assistant's work. Reply with JSON only, exactly these "
-    'keys: {"reward": -1|0|1, "type": "acceptance"|"correction"|"new_information"|"new_requirement"|"ambiguous", '
-    '"evidence": text, "fields": [addresses from the given list], "hint": text}. Your reading is a hypothesis.'
+    "You relate a researcher's reply to the record of an assistant's work. Reply with JSON only, exactly "
+    'these keys: {"reward": -1|0|1, "type": "acceptance"|"correction"|"new_information"|"new_requirement"'
+    '|"ambiguous", "evidence": text, "fields": [addresses from the given list], "hint": text}. '
+    "Your reading is a hypothesis."
 )
 
 

@@ -1,7 +1,7 @@
 """A JSON conversation with any OpenAI-compatible chat endpoint. Must not know what is asked.
 
-Small models wrap JSON in prose or fences, so the first JSON object in a text counts. A failure of the endpoint,
-or an answer without an object, is an `AuxiliaryError`: recorded, and the step goes on (PROP-08).
+Small models wrap JSON in prose or fences, so the first JSON object in a text counts. A failure of the
+endpoint, or an answer without an object, is an `AuxiliaryError`: recorded, and the step goes on (PROP-08).
 """
 
 import json

@@ -1,7 +1,7 @@
 """Checks of a program's text. It is parsed, never executed (PROP-07).
 
-An error refuses the program. A notice names a part that probably does nothing; whether the whole program still
-changes what the model receives is decided by the dry run (`dryrun.py`), so a pattern alone is no reason (T01).
+An error refuses the program. A notice names a part that probably does nothing; whether the whole program
+still changes what the model receives is decided by the dry run (`dryrun.py`): a pattern alone is no reason.
 """
 
 import ast

@@ -60,9 +60,7 @@ class DryRun(BaseModel):
     """Distinct message contents, in order of first appearance: the text that reaches the model."""
 
 
-async def dry_run(
-    sandboxes: SandboxFactory, harness: Harness, tasks: Sequence[Mapping[str, Any]]
-) -> DryRun:
+async def dry_run(sandboxes: SandboxFactory, harness: Harness, tasks: Sequence[Mapping[str, Any]]) -> DryRun:
     """Run a program on public task dicts under every script. A crash is an event; SandboxLost is raised."""
     events: list[dict[str, Any]] = []
     for task in tasks:

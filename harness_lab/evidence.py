@@ -25,12 +25,13 @@ class _Frozen(BaseModel):
 
 
 class Interaction(_Frozen):
-    """One finished interaction, public half. `annotations` pairs a reply's place in `given` with its reading."""
+    """One finished interaction, its public half."""
 
     task: Task
     record: EpisodeRecord
     given: tuple[GivenReply, ...]
     annotations: tuple[tuple[int, Annotation], ...] = ()
+    """A reply's place in `given`, and its reading."""
     dropped_annotations: tuple[str, ...] = ()
     """Why annotations were dropped; counted in reports (FB-06)."""
 

@@ -39,7 +39,7 @@ class SimulatedResearcher:
         self.given: list[GivenReply] = []
 
     async def reply(self, task: Task, record_so_far: EpisodeRecord, text: str, verdict: Verdict) -> Reply:
-        """Never raises: a failing auxiliary, or a pick that is not allowed, falls back to the first wording."""
+        """Never raises: after a failure or a pick that is not allowed, the first wording is said."""
         submission = max(0, len(record_so_far.submissions) - 1)
         if submission == 0:
             self.given.clear()  # The broker may have started the episode again after a fault of ours.

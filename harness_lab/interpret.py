@@ -1,7 +1,7 @@
 """Interpretations of replies: what is asked, and what of the answer may be kept (FB-05..07).
 
-Built from the public record alone. An annotation that fails a check is dropped and counted; the record and the
-reply under it stay. Quotes need not match the record word for word.
+Built from the public record alone. An annotation that fails a check is dropped and counted; the record and
+the reply under it stay. Quotes need not match the record word for word.
 """
 
 from collections.abc import Mapping

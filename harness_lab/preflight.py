@@ -88,7 +88,9 @@ async def preflight(
         attempt = _attempt(graded)
         attempts.append(attempt)
         if not attempt.executed:
-            return Preflight(passed=False, reason=f"the program fails: {attempt.error}", attempts=tuple(attempts))
+            return Preflight(
+                passed=False, reason=f"the program fails: {attempt.error}", attempts=tuple(attempts)
+            )
         if attempt.finished and (attempt.format_valid or not designated.format_valid):
             return Preflight(passed=True, reason="executes and finishes", attempts=tuple(attempts))
     if not designated.finishable:

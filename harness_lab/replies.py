@@ -28,13 +28,13 @@ WORDINGS: Final[Mapping[ReplyCase, tuple[str, ...]]] = {
         "Good, this is what I needed.",
     ),
     ReplyCase.INVALID_FORMAT: (
-        "I cannot read an answer here. Please give exactly one answer in <answer></answer> tags, in the form I asked for.",
+        "I cannot read an answer here. Please give one answer in <answer></answer> tags, as I asked for.",
         "The form is not what I asked for: one pair of <answer></answer> tags with only the answer inside.",
         "Please repeat your answer inside one pair of <answer></answer> tags, without other text in it.",
     ),
     ReplyCase.TOOL_FAILED: (
         "Your last piece of code ended in an error. Please look at that error and check your answer again.",
-        "The last tool call failed, so I do not trust this answer yet. Please repair the call and answer again.",
+        "The last tool call failed, so I do not trust this answer. Please repair the call and answer again.",
         "Please fix the code that failed and then tell me what you find.",
     ),
     ReplyCase.RECONSIDER: (

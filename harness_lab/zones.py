@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+Kind = Literal["id", "prompt", "answer", "held_out"]
 _SHORTEST: Final = 4
 """Shorter strings (letters, small numbers) say nothing about where they come from."""
 
@@ -23,7 +24,7 @@ class Finding(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["id", "prompt", "answer", "held_out"]
+    kind: Kind
     zone: Literal["code", "documentation"]
     text: str
     severity: Literal["refused", "notice", "alarm"]
@@ -43,11 +44,17 @@ def scan(
     held_out: Iterable[str] = (),
     known: str = "",
 ) -> tuple[Finding, ...]:
-    """Findings in a program that parses. What `known` (the parent, public inventory) already holds is no leak."""
+    """Findings in a program that parses. What `known` (its parent) already holds is no leak."""
     documentation, rest = _zones(code)
     found: list[Finding] = []
-    for kind, strings in (("id", ids), ("prompt", prompts), ("answer", answers), ("held_out", held_out)):
-        for text in sorted(set(strings)):
+    wanted: tuple[tuple[Kind, Iterable[str]], ...] = (
+        ("id", ids),
+        ("prompt", prompts),
+        ("answer", answers),
+        ("held_out", held_out),
+    )
+    for kind, strings in wanted:
+        for text in sorted({_untagged(string) for string in strings}):
             if len(text) < _SHORTEST or _holds(known, text):
                 continue
             zone = "code" if _holds(rest, text) else "documentation" if _holds(documentation, text) else None
@@ -57,6 +64,12 @@ def scan(
                 )
                 found.append(Finding(kind=kind, zone=zone, text=text, severity=severity))
     return tuple(found)
+
+
+def _untagged(text: str) -> str:
+    """What stands inside a submission's answer tags; any other text as it is."""
+    inside = re.search(r"<answer>(.*?)</answer>", text, re.DOTALL)
+    return inside[1].strip() if inside else text
 
 
 def _holds(haystack: str, needle: str) -> bool:

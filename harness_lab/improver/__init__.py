@@ -1,1 +1,4 @@
-"""Improvers: from public evidence and a parent program to proposals. Must not know references or Val traces."""
+"""Improvers: from public evidence and a parent program to proposals.
+
+Must not know references or Val traces.
+"""

@@ -11,6 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
+from harness_lab.improver.blocks.find import show
 from harness_lab.improver.examples import EXAMPLES, Example
 
 
@@ -32,8 +33,7 @@ class Trait(StrEnum):
     """After a failed tool call the model is shown the tables' columns and may try again."""
 
 
-SHORT_SYSTEM: Final = "Reply with <answer>VALUE</answer> only."
-ROWS_SYSTEM: Final = "You answer questions from table rows. Reply with <answer>VALUE</answer> only."
+SYSTEM: Final = "Reply with <answer>VALUE</answer> only."
 _FEW, _MORE = 2, 3
 
 
@@ -96,7 +96,7 @@ def _head(traits: Sequence[Trait]) -> str:
     lines += ["import re"] if Trait.LOOK_UP in traits or Trait.DIRECT not in traits else []
     lines += ["from typing import Any", "", f"TRAITS = {tuple(trait.value for trait in traits)!r}"]
     if Trait.DIRECT in traits:
-        lines.append(f"SYSTEM = {ROWS_SYSTEM if Trait.LOOK_UP in traits else SHORT_SYSTEM!r}")
+        lines.append(f"SYSTEM = {SYSTEM!r}")
     else:
         lines.append('BLOCK = re.compile(r"<execute>(.*?)</execute>", re.DOTALL)')
     if Trait.EXAMPLES in traits:
@@ -108,7 +108,8 @@ def _head(traits: Sequence[Trait]) -> str:
 
 def _find_code(traits: Sequence[Trait]) -> str:
     """The tool code; ASKED stands for what is looked for."""
-    imports, code = ["import csv", "from typing import Any"], [_body(_blocks("find"))]
+    imports = ["import csv", "from pathlib import Path", "from typing import Any"]
+    code = [_body(_blocks("find"))]
     last = 'print(show([item["row"] for item in find_rows(asked["tables"], asked["names"])]))'
     if Trait.FOCUS in traits:
         imports.insert(1, "import re")
@@ -148,7 +149,7 @@ def _rows(example: Example, traits: Sequence[Trait]) -> str:
         {name: cell for name, cell in row.items() if Trait.FOCUS not in traits or name in example.asked}
         for row in example.rows
     ]
-    return "\n".join(", ".join(f"{name}: {cell}" for name, cell in row.items()) for row in rows)
+    return show(rows)
 
 
 def _run(traits: Sequence[Trait]) -> str:
@@ -166,7 +167,7 @@ def _run(traits: Sequence[Trait]) -> str:
     if Trait.LOOK_UP in traits:
         lines += [
             "    if rows:",
-            '        messages.append(say("user", f"{task[\'prompt\']}\\n{rows}", "harness"))',
+            '        messages.append(say("user", f"{task[\'prompt\']}\\n\\n{rows}", "harness"))',
             "    else:",
             '        messages.append(say("user", task["prompt"], "task"))',
         ]

@@ -17,32 +17,42 @@ class Example(NamedTuple):
     answer: str
 
 
-def _sample(name: str, owner: str, distance: str) -> dict[str, str]:
-    return {"sample": name, "owner": owner, "distance": distance}
+def _item(name: str, **cells: str) -> tuple[dict[str, str], ...]:
+    return ({"item": name, **cells},)
+
+
+def _stations(house: str, *pairs: tuple[str, str]) -> tuple[dict[str, str], ...]:
+    return tuple({"house": house, "station": station, "distance": far} for station, far in pairs)
 
 
 EXAMPLES: Final[dict[str, tuple[Example, ...]]] = {
     "letter": (
         Example(
-            'On which shelf is item "Vorin"?\nA. 2p21\nB. 7q14\nC. 9k3\nD. 4d8',
-            ({"item": "Vorin", "side": "north", "weight": "51", "shelf": "7q14"},),
+            'On which shelf is item "Vorin"?\nA. N2-21\nB. S7-14\nC. N9-3\nD. E4-8',
+            _item("Vorin", side="north", weight="51", shelf="S7-14"),
             ("shelf",),
-            "7q14",
+            "S7-14",
         ),
         Example(
-            'On which shelf is item "Dalet"?\nA. K4-m\nB. R1-z\nC. T8-c\nD. S2-b',
-            ({"item": "Dalet", "side": "south", "weight": "873", "shelf": "K4-m"},),
+            'On which shelf is item "Dalet"?\nA. E3-11\nB. W1-2.4\nC. N8-31\nD. S2-5.1',
+            _item("Dalet", side="south", weight="873", shelf="S2-5.1"),
             ("shelf",),
-            "K4-m",
+            "S2-5.1",
         ),
         Example(
-            'On which shelf is item "Muro"?\nA. 8s2\nB. 6v1\nC. 1n9\nD. 3t5',
-            ({"item": "Muro", "side": "east", "weight": "12", "shelf": "3t5"},),
+            'On which shelf is item "Muro"?\nA. W8-2\nB. E6-1\nC. N1-9\nD. S3-5',
+            _item("Muro", side="east", weight="12", shelf="W8-2"),
             ("shelf",),
-            "3t5",
+            "W8-2",
         ),
     ),
     "symbol": (
+        Example(
+            'Which station is closest to house "k77"?\nOne of: QUAR, MELT2, VISP4',
+            _stations("k77", ("VISP4", "310"), ("QUAR", "4120"), ("MELT2", "99034")),
+            ("station", "distance"),
+            "VISP4",
+        ),
         Example(
             'Which owner has sample "k104"?',
             ({"sample": "k104", "shelf": "41", "owner": "ZORB1", "kind": "new"},),
@@ -50,38 +60,28 @@ EXAMPLES: Final[dict[str, tuple[Example, ...]]] = {
             "ZORB1",
         ),
         Example(
-            'Which of these owners is nearest to sample "k77"?\nOwners: QUAR, MELT2, VISP4',
-            (
-                _sample("k77", "MELT2", "310"),
-                _sample("k77", "QUAR", "4120"),
-                _sample("k77", "VISP4", "99034"),
-            ),
-            ("owner", "distance"),
-            "MELT2",
-        ),
-        Example(
-            'Which owner has sample "k218"?',
-            ({"sample": "k218", "shelf": "5", "owner": "TANO7", "kind": "old"},),
-            ("owner",),
-            "TANO7",
+            'Which station is closest to house "k39"?\nOne of: RUX1, DAMM2, PELO3, BIX',
+            _stations("k39", ("DAMM2", "72"), ("PELO3", "801"), ("RUX1", "15500"), ("BIX", "61022")),
+            ("station", "distance"),
+            "DAMM2",
         ),
     ),
     "number": (
         Example(
             'How heavy in grams is item "Vorin"?',
-            ({"item": "Vorin", "side": "north", "height": "5312", "weight": "881"},),
+            _item("Vorin", side="north", height="5312", weight="881"),
             ("weight",),
             "881",
         ),
         Example(
             'How heavy in grams is item "Dalet"?',
-            ({"item": "Dalet", "side": "south", "height": "74", "weight": "19405"},),
+            _item("Dalet", side="south", height="74", weight="19405"),
             ("weight",),
             "19405",
         ),
         Example(
             'How high in metres is item "Muro"?',
-            ({"item": "Muro", "side": "east", "height": "90210", "weight": "362"},),
+            _item("Muro", side="east", height="90210", weight="362"),
             ("height",),
             "90210",
         ),
@@ -103,15 +103,16 @@ EXAMPLES: Final[dict[str, tuple[Example, ...]]] = {
     "text": (
         Example(
             'In which town is item "Vorin"?',
-            ({"item": "Vorin", "weight": "51", "town": "Old Brell"},),
+            _item("Vorin", weight="51", town="Old Brell"),
             ("town",),
             "Old Brell",
         ),
         Example(
             'In which town is item "Dalet"?',
-            ({"item": "Dalet", "weight": "873", "town": "Quessen"},),
+            _item("Dalet", weight="873", town="Quessen"),
             ("town",),
             "Quessen",
         ),
     ),
 }
+"""A letter may be given as its option's text, which a small model copies more surely than it maps."""

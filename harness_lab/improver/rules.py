@@ -1,7 +1,7 @@
 """The improver `rules`: evidence-triggered rewrites of the program, general by construction.
 
-A rule reads public evidence (what went wrong, on which tasks) and adds traits to the parent's. It knows nothing
-of any release: what the assembled programs look up comes from the public inventory and the question.
+A rule reads public evidence (what went wrong, on which tasks) and adds traits to the parent's. It knows
+nothing of any release: what the assembled programs look up comes from the inventory and the question.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from harness_lab.improver.base import Proposal, ProposalContext, Skip, known_pro
 from harness_lab.replies import ReplyCase, case_of
 
 _MOST_CITED: Final = 4
-_FROZEN_NOTHING: Final = frozenset[Trait]()
+_NONE: Final = frozenset[Trait]()
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ RULES: Final = (
     Rule(
         name="show the form",
         adds=frozenset({Trait.EXAMPLES, Trait.DIRECT}),
-        needs=_FROZEN_NOTHING,
+        needs=_NONE,
         symptom=_unreadable,
         hypothesis="Worked examples of the asked form, in one short answer-only turn, give readable answers.",
         rationale="Answers could not be read, or none was given.",
@@ -79,15 +79,15 @@ RULES: Final = (
     Rule(
         name="look up first",
         adds=frozenset({Trait.LOOK_UP}),
-        needs=_FROZEN_NOTHING,
+        needs=_NONE,
         symptom=_unsupported,
-        hypothesis="Looking the question's names up in all tables first gives the model the value to answer with.",
+        hypothesis="Looking the question's names up in all tables first gives the model the answer's value.",
         rationale="Answers were given without anything having been looked up.",
     ),
     Rule(
         name="answer in one turn",
         adds=frozenset({Trait.DIRECT}),
-        needs=_FROZEN_NOTHING,
+        needs=_NONE,
         symptom=_cut_off,
         hypothesis="A short instruction and one answer-only turn keep the model within its budgets.",
         rationale="Episodes ended at a limit before an answer.",
@@ -97,7 +97,7 @@ RULES: Final = (
         adds=frozenset({Trait.FOCUS}),
         needs=frozenset({Trait.LOOK_UP}),
         symptom=_misread,
-        hypothesis="Only the columns and rows that the question names, in the order it asks for, are read correctly.",
+        hypothesis="Rows cut down to what the question names, in the order it asks for, are read correctly.",
         rationale="Answers were doubted although the rows had been found.",
     ),
     Rule(
@@ -119,7 +119,7 @@ RULES: Final = (
     Rule(
         name="inspect and retry",
         adds=frozenset({Trait.INSPECT}),
-        needs=_FROZEN_NOTHING,
+        needs=_NONE,
         symptom=_tool_failed,
         hypothesis="Showing the tables' columns after a failed call lets the model repair it.",
         rationale="Tool calls failed.",
@@ -155,17 +155,23 @@ Hypothesis = tuple[tuple[Rule, ...], frozenset[Trait], tuple[str, ...]]
 
 
 def hypotheses(parent: Harness, context: ProposalContext) -> list[Hypothesis]:
-    """Different rewrites of the parent, most promising first: the two strongest rules together, then each alone.
+    """Different rewrites of the parent, most promising first: two rules together, then each alone.
 
-    A program that no rule assembled has no traits to keep, so a rewrite replaces it as a whole.
+    Rules that answer the same symptom are alternatives and never combined. A program that no rule assembled
+    has no traits to keep, so a rewrite replaces it as a whole.
     """
-    had = traits_of(parent.code) or _FROZEN_NOTHING
+    had = traits_of(parent.code) or _NONE
     fired: list[tuple[Rule, tuple[str, ...]]] = []
     for rule in RULES:
         cited = cite(context.evidence, rule)
         if cited and rule.needs <= had and not rule.adds <= had:
             fired.append((rule, cited))
-    pairs = [(fired[0], other) for other in fired[1:]]
+    pairs = [
+        (one, other)
+        for place, one in enumerate(fired)
+        for other in fired[place + 1 :]
+        if one[0].symptom is not other[0].symptom and not other[0].adds <= one[0].adds
+    ]
     combined = [*pairs[:1], *((one,) for one in fired), *pairs[1:]]
     known = known_programs(context.history, parent, context.cycle)
     found: list[Hypothesis] = []

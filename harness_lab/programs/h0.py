@@ -1,4 +1,4 @@
-"""H0: a plain reason-and-act loop. No examples, no skills; a text without a tool block is the answer as it is."""
+"""H0: a plain reason-and-act loop without examples or skills. A text without a tool block is the answer."""
 
 import re
 from typing import Any

@@ -1,1 +1,1 @@
-"""Pieces of program text that the rule improver assembles. Ordinary functions, read as text, never run here."""
+"""Pieces of program text that the rule improver assembles: ordinary functions, read as text."""

@@ -25,7 +25,7 @@ def about(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def asked_columns(found: list[dict[str, Any]], question: str, options: list[str]) -> list[str]:
-    """Columns that the question names, or whose cells it or the options list; all but the name if there are none."""
+    """Columns that the question names, or whose cells it or the options list; if none, all but the match."""
     names = [name for name in found[0]["row"] if name != found[0]["column"]]
     words, listed = stems(question), set(re.findall(r"[\w.-]+", question)) | set(options)
     asked = [

@@ -52,8 +52,8 @@ def worked_examples(task: dict[str, Any], rows: str) -> list[dict[str, str]]:
     """Chat turns that show the form, laid out like the question that follows."""
     turns: list[dict[str, str]] = []
     for asked, seen, answer in EXAMPLES.get(task["answer_format"], EXAMPLES["text"]):
-        parts = [asked, form_line(task), seen] if rows else [asked, form_line(task)]
-        turns.append(say("user", "\n".join(parts), "harness"))
+        question = f"{asked}\n{form_line(task)}"
+        turns.append(say("user", f"{question}\n\n{seen}" if rows else question, "harness"))
         turns.append(say("assistant", f"<answer>{answer}</answer>", "harness"))
     return turns
 
