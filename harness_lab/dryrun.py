@@ -6,7 +6,7 @@ behaviour is unchanged; a pattern in its text alone is no reason to drop it (cas
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -67,19 +67,26 @@ async def dry_run(sandboxes: SandboxFactory, harness: Harness, tasks: Sequence[M
         for script in SCRIPTS:
             events += await _one(sandboxes, harness, task, script)
             events.append({"op": "next"})
-    texts = [
-        str(message.get("content", ""))
-        for event in events
-        if event["op"] == "generate" and isinstance(event["messages"], list)
-        for message in event["messages"]
-        if isinstance(message, dict)
-    ]
+    texts = [text for event in events if event["op"] == "generate" for text in _contents(event["messages"])]
     return DryRun(events=tuple(events), sent_text=tuple(dict.fromkeys(texts)))
+
+
+def _contents(messages: Any) -> list[str]:
+    """Texts of the messages, whatever else is wrong with them."""
+    if not isinstance(messages, list):
+        return []
+    items = [cast("dict[str, Any]", item) for item in cast("list[Any]", messages) if isinstance(item, dict)]
+    return [str(item.get("content", "")) for item in items]
 
 
 def unchanged(parent: DryRun, candidate: DryRun) -> bool:
     """Whether the model would receive, the tools execute and the host be told exactly the same."""
     return canonical_json(list(parent.events)) == canonical_json(list(candidate.events))
+
+
+def new_text(parent: DryRun, candidate: DryRun) -> tuple[str, ...]:
+    """Texts that reach the model under the candidate and not under the parent (T02)."""
+    return tuple(text for text in candidate.sent_text if text not in parent.sent_text)
 
 
 async def _one(

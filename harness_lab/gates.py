@@ -21,7 +21,7 @@ from verifier.release import Release
 
 
 class LeakAlarm(Exception):
-    """A candidate holds a Val or Test string: the run stops, for an information barrier is broken (EVID-06)."""
+    """A candidate holds a Val or Test string: the run stops, for a barrier is broken (EVID-06)."""
 
 
 class Gate(BaseModel):

@@ -1,4 +1,4 @@
-"""What later proposals may know of earlier steps: aggregates, public facts of failed candidates (EVID-04, 05).
+"""What later proposals may know of earlier steps: aggregates, facts of failed candidates (EVID-04, EVID-05).
 
 It lives on across adoptions and model updates. Must not hold a Val task, answer or trace.
 """
@@ -20,7 +20,7 @@ class Tried(_Frozen):
     harness: str
     hypothesis: str
     outcome: str
-    """`adopted`, `not better ...`, `program errors`, or why it never reached Val (crash, failed preflight)."""
+    """`adopted`, `not better ...`, `program errors`, or why it never reached Val."""
     correct: int | None = None
     """Val tasks answered right, an aggregate; None if it never reached Val."""
 

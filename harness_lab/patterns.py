@@ -75,7 +75,7 @@ def dead_defaults(tree: ast.Module) -> Iterator[str]:
             and len(node.args) == 2
             and not _is_empty(node.args[1])
         ):
-            yield f'line {node.lineno}: the default of task.get("system", ...) is dead: the key is always there'
+            yield f'line {node.lineno}: the default of task.get("system", ...) is dead: it is always there'
         if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) and _reads_system(node.values[0]):
             yield f'line {node.lineno}: what follows task["system"] or ... is dead: it is always there'
 

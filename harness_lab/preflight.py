@@ -1,9 +1,9 @@
 """Preflight: does a program execute and finish on tasks that are known to be finishable? (SEL-01)
 
-The designated tasks are a short list of Train tasks, measured at phase start: those that the inherited harness
-finishes, fewest calls first. Where it finishes none, or none in a valid answer format, the list is the tried
-tasks in their order, and preflight asks no more of a candidate than of the parent: a weak inherited harness or
-a hard task never ends a run. Right or wrong plays no part.
+The designated tasks are a short list of Train tasks, measured at phase start: those that the inherited
+harness finishes, fewest calls first. Where it finishes none, or none in a valid answer format, the list is the
+tried tasks in their order, and preflight asks no more of a candidate than of the parent: a weak inherited
+harness or a hard task never ends a run. Right or wrong plays no part.
 """
 
 from collections.abc import Sequence
@@ -62,8 +62,7 @@ class Preflight(_Frozen):
 
 async def designate(broker: Broker, harness: Harness, tasks: Sequence[Task], seed: int) -> Designated:
     """Try the inherited harness on these Train tasks and choose the list."""
-    graded = [episode for episode in await _run(broker, harness, tasks, seed)]
-    attempts = tuple(_attempt(episode) for episode in graded)
+    attempts = tuple(_attempt(episode) for episode in await _run(broker, harness, tasks, seed))
     finished = [attempt for attempt in attempts if attempt.executed and attempt.finished]
     formatted = [attempt for attempt in finished if attempt.format_valid]
     chosen = formatted or finished or list(attempts)

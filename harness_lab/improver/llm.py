@@ -21,7 +21,7 @@ REPAIRS: Final = 2
 CALLS: Final = 6
 TEMPERATURE: Final = 0.7
 
-_INSTRUCTION: Final = """You improve a Python program run(task, api) with which a small language model answers questions.
+_INSTRUCTION: Final = """You improve a Python program run(task, api) with which a language model answers.
 The model is fixed; the program may change prompts, parsing, control flow, memory and tool use.
 api.generate(messages) gives the model's text, api.execute(code) runs Python where the tables are,
 api.submit(text) gives the answer. Messages are {"role", "content", "source"}; the program's own text has

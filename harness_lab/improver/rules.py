@@ -140,10 +140,11 @@ class RuleImprover:
         if index >= len(options):
             return Skip(reason=f"the evidence supports {len(options)} different rewrites, not {index + 1}")
         rules, traits, cited = options[index]
+        names = ", ".join(rule.name for rule in rules)
         return Proposal(
             harness=Harness(code=assemble(traits)),
             hypothesis=" ".join(rule.hypothesis for rule in rules),
-            rationale=f"{' '.join(rule.rationale for rule in rules)} (rules: {', '.join(r.name for r in rules)})",
+            rationale=f"{' '.join(rule.rationale for rule in rules)} (rules: {names})",
             evidence_ids=cited,
         )
 
