@@ -1,8 +1,8 @@
 """Preflight: does a program execute and finish on tasks that are known to be finishable? (SEL-01)
 
 The designated tasks are a short list of Train tasks, measured at phase start: those that the inherited
-harness finishes, fewest calls first. Where it finishes none, or none in a valid answer format, the list is the
-tried tasks in their order, and preflight asks no more of a candidate than of the parent: a weak inherited
+harness finishes, fewest calls first. Where it finishes none, or none in a valid answer format, the list is
+the tried tasks in their order, and preflight asks no more of a candidate than of the parent: a weak inherited
 harness or a hard task never ends a run. Right or wrong plays no part.
 """
 
