@@ -29,7 +29,7 @@ def prepare_environment(root: Path) -> None:
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "300")
     os.environ.setdefault("PREFECT_HOME", str(root.resolve() / "prefect"))
     # Errors are ours to report, in one line; the Prefect UI keeps its own copy of the story.
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")

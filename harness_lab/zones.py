@@ -50,11 +50,11 @@ def scan(
     wanted: tuple[tuple[Kind, Iterable[str]], ...] = (
         ("id", ids),
         ("prompt", prompts),
-        ("answer", answers),
+        ("answer", map(_untagged, answers)),
         ("held_out", held_out),
     )
     for kind, strings in wanted:
-        for text in sorted({_untagged(string) for string in strings}):
+        for text in sorted(set(strings)):
             if len(text) < _SHORTEST or _holds(known, text):
                 continue
             zone = "code" if _holds(rest, text) else "documentation" if _holds(documentation, text) else None

@@ -150,9 +150,10 @@ def _families(outcomes: Sequence[Row]) -> tuple[FamilyScore, ...]:
 
 def _position(item: Measurement) -> tuple[int, int, int, int, int]:
     order = _ORDER.index(item.kind) if item.kind in _ORDER else len(_ORDER)
-    # The Val measurements of one step stand together, between the phase's two Test measurements.
-    group = 1 if item.split == "val" and item.kind.startswith("step_val") else (0 if order == 0 else 2)
-    return (item.cycle or 10**6, group, item.step or 0, order, item.candidate or 0)
+    # The Val measurements of one step stand together, parent first.
+    val = item.kind.startswith("step_val")
+    group = _ORDER.index("step_val_parent") if val else order
+    return (item.cycle or 10**6, group, (item.step or 0) if val else 0, order, item.candidate or 0)
 
 
 def _decision(row: Row, program: Callable[[str], str]) -> Decision:

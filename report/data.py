@@ -30,12 +30,12 @@ Kind = Literal[
 ]
 
 KIND_LABELS: Final[dict[str, str]] = {
-    "phase_baseline_test": "harness phase, start",
+    "phase_baseline_test": "phase start",
     "step_val_parent": "parent",
     "step_val_candidate": "candidate",
-    "phase_end_test": "harness phase, end",
-    "rl_baseline_test": "RL, start",
-    "export_test": "RL, loaded export",
+    "phase_end_test": "phase end",
+    "rl_baseline_test": "RL start",
+    "export_test": "loaded export",
     "evaluation": "separate evaluation",
 }
 

@@ -17,27 +17,36 @@ def measurement_table(measurements: Iterable[Measurement], view: RunView | None 
     splits = dict.fromkeys(
         SPLIT_LABELS.get(item.split, item.split) for item in shown if item.kind != "evaluation"
     )
-    table = Table(box=SIMPLE_HEAD, caption_justify="left")
-    table.caption = Text(" · ".join([f"Accuracy of the first answer, {ATTEMPTS} a task", *splits]))
-    for heading in ("phase", "measured", "program", "model", "split"):
+    # Narrow enough for a terminal of 80 columns, and for a log file.
+    table = Table(box=SIMPLE_HEAD, caption_justify="left", padding=(0, 1, 0, 0), collapse_padding=True)
+    # One line each: a label must not be broken.
+    words = [f"Accuracy of the first answer, {ATTEMPTS} a task", *splits]
+    table.caption = Text("\n".join([*words, "valid: a readable first answer · hit: right of the valid"]))
+    for heading in ("phase", "measured", "tested", "split"):
         table.add_column(heading, no_wrap=heading != "measured")
-    for heading in ("correct", "accuracy", "95 % interval", "finished", "hit rate"):
+    for heading in ("right", "accuracy", "95 %", "valid", "hit"):
         table.add_column(heading, justify="right", no_wrap=True)
     for item in shown:
         low, high = item.interval
         table.add_row(
             item.phase,
             Text(item.label),
-            Text(view.harness_name(item.harness) if view else item.harness[7:15]),
-            Text(view.model_name(item.model) if view else item.model[:24]),
+            Text(_tested(item, view)),
             item.split.capitalize(),
             f"{item.correct}/{item.total}",
             Text(percent(item.accuracy), style="bold"),
-            f"{100 * low:.0f}–{100 * high:.0f} %",
+            f"{100 * low:.0f}–{100 * high:.0f}",
             f"{item.valid}/{item.total}",
             f"{item.correct}/{item.valid}",
         )
     return table
+
+
+def _tested(item: Measurement, view: RunView | None) -> str:
+    """Program and model, e.g. `H1 M0`; digests without a view."""
+    if view is None:
+        return f"{item.harness[7:13]} {item.model.removeprefix('sha256:')[:6]}"
+    return f"{view.harness_name(item.harness)} {view.model_name(item.model)}"
 
 
 def run_table(view: RunView) -> Table:
