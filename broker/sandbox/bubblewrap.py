@@ -18,6 +18,7 @@ from broker.errors import SandboxLost
 from broker.sandbox.base import Limits, Role, Sandbox, StartLimiter, identity_of
 from broker.sandbox.cgroup import MemoryGroup, make_memory_group
 from broker.sandbox.channel import ChannelSandbox
+from broker.sandbox.labels import process_mark
 from broker.sandbox.mounts import NOBODY, MountSpace, readable_by_others
 from broker.sandbox.runtime import Runtime
 from broker.sandbox.seccomp import bpf_filter
@@ -91,7 +92,7 @@ class BubblewrapFactory:
             if assets is not None:
                 shown["/assets"] = self._visible(assets)
             try:
-                return await self._spawn(role, shown)
+                return await self._spawn_whole(role, shown)
             finally:
                 if assets is not None and self._space is not None:
                     self._space.hide(self._readable[assets])
@@ -103,6 +104,24 @@ class BubblewrapFactory:
         if folder not in self._readable:
             self._readable[folder] = readable_by_others(folder.resolve(), self._cache)
         return self._space.show(self._readable[folder])
+
+    async def _spawn_whole(self, role: Role, shown: Mapping[str, str]) -> BubblewrapSandbox:
+        """Spawn, and when cancelled meanwhile, close what was spawned.
+
+        Not before it is ready: a `bwrap` that is killed in the middle of its set-up leaves its child waiting
+        for ever. (Should this process be killed just then, `sweep` finds the child.)
+        """
+        spawning = asyncio.ensure_future(self._spawn(role, shown))
+
+        async def discard() -> None:
+            with contextlib.suppress(SandboxLost):
+                await (await spawning).close()
+
+        try:
+            return await asyncio.shield(spawning)
+        except asyncio.CancelledError:
+            await asyncio.shield(discard())
+            raise
 
     async def _spawn(self, role: Role, shown: Mapping[str, str]) -> BubblewrapSandbox:
         limits = self._limits[role]
@@ -124,10 +143,15 @@ class BubblewrapFactory:
                 pass_fds=(inner_end.fileno(), filter_end),
                 env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
             )
-        except OSError as error:
+        except BaseException as error:
+            # Also when cancelled: an open host end would keep a half-started process 1 waiting.
             host_end.close()
             os.close(complaints)
-            raise SandboxLost(f"cannot start a sandbox: {error}") from error
+            if group is not None:
+                await asyncio.shield(group.remove())
+            if isinstance(error, OSError):
+                raise SandboxLost(f"cannot start a sandbox: {error}") from error
+            raise
         finally:
             inner_end.close()
             os.close(filter_end)
@@ -144,6 +168,7 @@ class BubblewrapFactory:
     ) -> list[str]:
         settings = {
             "role": role.value,
+            "host": process_mark(),
             "channel": channel,
             "limits": {**limits.model_dump(), "count_processes": processes_are_counted_per_sandbox()},
         }

@@ -66,7 +66,11 @@ class ChannelSandbox(ABC):
 
     async def attach(self, host_end: socket.socket) -> None:
         """Take over the connected socket and wait until process 1 says that it is ready."""
-        reader, writer = await asyncio.open_connection(sock=host_end, limit=2 * MAX_FRAME)
+        try:
+            reader, writer = await asyncio.open_connection(sock=host_end, limit=2 * MAX_FRAME)
+        except BaseException:
+            host_end.close()
+            raise
         self._channel = Channel(reader, writer)
         try:
             first = await self._channel.receive(START_SECONDS)

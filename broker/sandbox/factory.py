@@ -10,6 +10,7 @@ from broker.sandbox.base import DEFAULT_LIMITS, Limits, Role, SandboxFactory
 from broker.sandbox.bubblewrap import BubblewrapFactory
 from broker.sandbox.cgroup import sweep_memory_groups
 from broker.sandbox.check import Check, check_sandbox
+from broker.sandbox.labels import sweep_processes
 from broker.sandbox.runtime import Runtime
 
 __all__ = ["Check", "Kind", "check_sandbox", "open_factory", "sweep"]
@@ -56,8 +57,11 @@ def _expect_docker() -> None:
 
 
 def sweep() -> int:
-    """Remove containers, sockets and memory groups whose host process is dead; says how many went."""
-    removed = sweep_memory_groups()
+    """Remove what hosts that are dead by now left behind: processes, memory groups, containers, sockets.
+
+    Says how many things went.
+    """
+    removed = sweep_processes() + sweep_memory_groups()
     try:
         _expect_docker()
     except SandboxLost:

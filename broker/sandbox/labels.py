@@ -5,6 +5,8 @@ process namespace) where such ids mean something. Linux only.
 """
 
 import os
+import re
+import signal
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -15,6 +17,7 @@ MACHINE: Final = "rinr.machine"
 RUN: Final = "rinr.run"
 DEADLINE: Final = "rinr.deadline"
 """Seconds since the epoch after which the sandbox is rubbish, whoever made it."""
+_MARK: Final = re.compile(rb"rinr-host:(\d+):(\d+-\d+)")
 
 
 def _start_time(pid: int) -> str | None:
@@ -38,11 +41,36 @@ def lives(label: str) -> bool:
     return _start_time(int(pid)) == start
 
 
+def process_mark() -> str:
+    """What stands in the command line of every process that this one starts in a sandbox."""
+    return f"rinr-host:{_namespace()}:{host_label()}"
+
+
+def sweep_processes() -> int:
+    """Kill marked processes whose host is dead; says how many there were."""
+    killed = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            found = _MARK.search((folder / "cmdline").read_bytes())
+            if found and found[1].decode() == _namespace() and not lives(found[2].decode()):
+                os.kill(int(folder.name), signal.SIGKILL)
+                killed += 1
+        except OSError:
+            continue
+    return killed
+
+
+@cache
+def _namespace() -> str:
+    """The process namespace in which this process counts ids; a container has its own."""
+    return str(Path("/proc/self/ns/pid").stat().st_ino)
+
+
 @cache
 def machine() -> str:
     """This boot of this machine, and this process namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}-{Path('/proc/self/ns/pid').readlink()}"
+    return f"{boot}-{_namespace()}"
 
 
 def host_of(labels: Mapping[str, str]) -> bool | None:

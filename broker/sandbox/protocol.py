@@ -107,7 +107,7 @@ def decode(payload: bytes) -> dict[str, Any]:
         raise ProtocolError("not strict UTF-8 text") from None
     except RecursionError:
         raise ProtocolError(f"nested deeper than {MAX_DEPTH}") from None
-    except ValueError as error:
+    except (ValueError, SystemError) as error:  # Python 3.11's `_json` cannot name its error by itself
         raise ProtocolError(str(error)) from None
     if not isinstance(value, dict):
         raise ProtocolError("not an object")

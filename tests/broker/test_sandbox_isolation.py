@@ -46,12 +46,10 @@ async def test_no_network_not_even_the_hosts_loopback(factory: SandboxFactory, s
     assert await attempt(sandbox, names) == "['lo']"
 
 
-@pytest.mark.parametrize("family", ["AF_VSOCK", "AF_NETLINK", "AF_PACKET", "AF_ALG"])
-async def test_sockets_that_a_network_namespace_does_not_cover_are_refused(
-    sandbox: Sandbox, family: str
-) -> None:
-    code = f"import socket\nsocket.socket(socket.{family}, socket.SOCK_RAW)\nprint('made')"
-    assert await attempt(sandbox, code) == "PermissionError"
+async def test_sockets_that_a_network_namespace_does_not_cover_are_refused(sandbox: Sandbox) -> None:
+    for family in ("AF_VSOCK", "AF_NETLINK", "AF_PACKET", "AF_ALG"):
+        code = f"import socket\nsocket.socket(socket.{family}, socket.SOCK_RAW)\nprint('made')"
+        assert await attempt(sandbox, code) == "PermissionError", family
 
 
 @pytest.mark.spec("HOST-02")
@@ -119,15 +117,10 @@ async def test_nothing_of_the_host_is_visible(sandbox: Sandbox) -> None:
     assert set(eval(environment)) <= set(known)
 
 
-@pytest.mark.parametrize(
-    "path", ["environ", "mem", "maps", "fd/0", "root/etc/passwd", "cwd/x", "auxv", "syscall", "stack"]
-)
-async def test_process_1_cannot_be_read(sandbox: Sandbox, path: str) -> None:
-    assert await attempt(sandbox, f"open('/proc/1/{path}', 'rb').read(10)\nprint('read')") in (
-        "PermissionError",
-        "OSError",
-        "FileNotFoundError",
-    )
+async def test_process_1_cannot_be_read(sandbox: Sandbox) -> None:
+    for path in ("environ", "mem", "maps", "fd/0", "root/etc/passwd", "cwd/x", "auxv", "syscall", "stack"):
+        seen = await attempt(sandbox, f"open('/proc/1/{path}', 'rb').read(10)\nprint('read')")
+        assert seen in ("PermissionError", "OSError", "FileNotFoundError"), path
 
 
 async def test_writing_to_every_descriptor_of_process_1_is_refused(sandbox: Sandbox) -> None:
@@ -152,10 +145,11 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
-async def test_dangerous_calls_are_refused(sandbox: Sandbox, call: str) -> None:
-    code = f"import ctypes\nc = ctypes.CDLL(None, use_errno=True)\nprint({CALLS[call]}, ctypes.get_errno())"
-    assert await attempt(sandbox, code) in ("-1 1", "-1 22"), "EPERM; EINVAL for an id that does not exist"
+async def test_dangerous_calls_are_refused(sandbox: Sandbox) -> None:
+    for call, text in CALLS.items():
+        code = f"import ctypes\nc = ctypes.CDLL(None, use_errno=True)\nprint({text}, ctypes.get_errno())"
+        seen = await attempt(sandbox, code)
+        assert seen in ("-1 1", "-1 22"), f"{call}: EPERM, or EINVAL for an id that does not exist"
 
 
 async def test_the_kernels_knobs_are_not_writable(sandbox: Sandbox) -> None:

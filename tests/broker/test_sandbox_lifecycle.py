@@ -5,17 +5,20 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
+import docker
 import pytest
 
 from broker.errors import SandboxLost
 from broker.sandbox.base import DEFAULT_LIMITS, Role, SandboxFactory, identity_of
 from broker.sandbox.bubblewrap import BubblewrapFactory
 from broker.sandbox.factory import Kind, check_sandbox, open_factory, sweep
+from broker.sandbox.labels import HOST, process_mark
 from tests.fixtures.sandbox_probe import CACHE, SMALL, execute, execution, open_or_skip, sandbox_runtime
 
 ROOT = Path(__file__).parents[2]
@@ -60,9 +63,10 @@ async def test_closing_kills_everything_inside_and_may_be_repeated(factory: Sand
             await execute(sandbox, "print(1)")
 
 
-HOST = """
+SCRIPT = """
 import asyncio, sys
 sys.path.insert(0, {root!r})
+from broker.sandbox.labels import HOST, process_mark
 from tests.fixtures.sandbox_probe import *
 async def main():
     limits = {{role: value.model_copy(update={{"wall_seconds": {seconds}}}) for role, value in SMALL.items()}}
@@ -82,7 +86,7 @@ async def test_a_killed_host_leaves_nothing_running(kind: Kind) -> None:
     await open_or_skip(kind).close()
     seconds = 1000.0 + os.getpid() % 1000 + 0.125
     mark = f'"wall_seconds": {seconds}'
-    script = HOST.format(root=str(ROOT), kind=kind, seconds=seconds)
+    script = SCRIPT.format(root=str(ROOT), kind=kind, seconds=seconds)
     pipe = asyncio.subprocess.PIPE
     host = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=pipe, cwd=ROOT)
     assert host.stdout is not None
@@ -91,9 +95,26 @@ async def test_a_killed_host_leaves_nothing_running(kind: Kind) -> None:
     host.send_signal(signal.SIGKILL)
     await host.wait()
     assert await gone(mark, within=2.0)
-    swept = sweep()
-    assert swept > 0 or (kind == "bubblewrap" and os.geteuid() != 0), "its containers or memory groups"
-    assert sweep() == 0
+    sweep()
+    assert list(Path("/sys/fs/cgroup").glob(f"**/rinr-{host.pid}-*")) == []
+    assert list(Path(tempfile.gettempdir()).glob(f"rinr-{host.pid}-*")) == []
+    if kind == "docker":
+        containers = docker.from_env().containers.list(all=True, filters={"label": HOST})
+        assert [one for one in containers if one.labels[HOST].startswith(f"{host.pid}-")] == []
+
+
+async def test_a_process_that_outlived_its_host_is_swept() -> None:
+    code = "import time; time.sleep(60)"
+    orphan = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, process_mark().rpartition(":")[0] + ":1-1"
+    )
+    own = await asyncio.create_subprocess_exec(sys.executable, "-c", code, process_mark())
+    await asyncio.sleep(0.1)
+    sweep()
+    assert await orphan.wait() == -signal.SIGKILL
+    assert own.returncode is None
+    own.kill()
+    await own.wait()
 
 
 @pytest.mark.parametrize("kind", ["bubblewrap", "docker"])
