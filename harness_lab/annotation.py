@@ -3,9 +3,9 @@
 Public by type: question, outputs, tool calls, answer, reply. There is no field for a reference or a verdict.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 FeedbackType = Literal["acceptance", "correction", "new_information", "new_requirement", "ambiguous"]
 
@@ -40,10 +40,17 @@ class InterpretationRequest(_Frozen):
         return frozenset(("question", "answer", "reply", *outputs, *tools))
 
 
+def _no_boolean(value: object) -> object:
+    # Python's True equals 1.
+    if isinstance(value, bool):
+        raise ValueError("a reward is -1, 0 or 1, not a boolean")
+    return value
+
+
 class Annotation(_Frozen):
     """A hypothesis about a reply, never a fact (FB-07)."""
 
-    reward: Literal[-1, 0, 1]
+    reward: Annotated[Literal[-1, 0, 1], BeforeValidator(_no_boolean)]
     type: FeedbackType
     evidence: str = Field(max_length=2000)
     """What in the record the reply seems to speak about."""

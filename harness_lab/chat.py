@@ -20,8 +20,10 @@ class AuxiliaryError(Exception):
 class ChatEndpoint:
     """One chat model. `identity` pins it for the run (SCHED-07)."""
 
-    def __init__(self, base_url: str, model: str, api_key: str = "none", *, timeout: float = 120.0) -> None:
-        self._client = AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout, max_retries=2)
+    def __init__(
+        self, base_url: str, model: str, api_key: str = "none", *, timeout: float = 120.0, retries: int = 2
+    ) -> None:
+        self._client = AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout, max_retries=retries)
         self._model = model
         self.identity = f"chat:{model}@{base_url}"
 

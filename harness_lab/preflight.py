@@ -1,9 +1,9 @@
 """Preflight: does a program execute and finish on tasks that are known to be finishable? (SEL-01)
 
 The designated tasks are a short list of Train tasks, measured at phase start: those that the inherited
-harness finishes, fewest calls first. Where it finishes none, or none in a valid answer format, the list is
-the tried tasks in their order, and preflight asks no more of a candidate than of the parent: a weak inherited
-harness or a hard task never ends a run. Right or wrong plays no part.
+harness finishes in a valid format, then those it finishes, fewest calls first. Where it finishes none, or
+none in a valid format, preflight asks no more of a candidate than of the parent: a weak inherited harness
+or a hard task never ends a run. Right or wrong plays no part.
 """
 
 from collections.abc import Sequence
@@ -45,9 +45,9 @@ class Designated(_Frozen):
 
     task_ids: tuple[str, ...]
     finishable: bool
-    """The inherited harness finishes every task of the list."""
+    """The inherited harness finishes the first task of the list."""
     format_valid: bool
-    """It also answers every one of them in a valid format, so a candidate must as well."""
+    """It also answers it in a valid format, so a candidate must do so on one task as well."""
     attempts: tuple[PreflightAttempt, ...]
     """Of the inherited harness, on all tasks tried."""
 
@@ -65,15 +65,20 @@ async def designate(broker: Broker, harness: Harness, tasks: Sequence[Task], see
     attempts = tuple(_attempt(episode) for episode in await _run(broker, harness, tasks, seed))
     finished = [attempt for attempt in attempts if attempt.executed and attempt.finished]
     formatted = [attempt for attempt in finished if attempt.format_valid]
-    chosen = formatted or finished or list(attempts)
-    # Stable: equally cheap tasks keep the order of the Train plan.
-    ordered = sorted(chosen, key=lambda attempt: attempt.model_calls + attempt.tool_calls)
+    # Stable: equally good tasks keep the order of the Train plan. The rest fills the list up, so that a
+    # candidate has three tasks to fail on wherever three were tried.
+    ordered = sorted(attempts, key=_hardness)
     return Designated(
         task_ids=tuple(attempt.task_id for attempt in ordered),
         finishable=bool(finished),
         format_valid=bool(formatted),
         attempts=attempts,
     )
+
+
+def _hardness(attempt: PreflightAttempt) -> tuple[bool, bool, int]:
+    finished = attempt.executed and attempt.finished
+    return not (finished and attempt.format_valid), not finished, attempt.model_calls + attempt.tool_calls
 
 
 async def preflight(

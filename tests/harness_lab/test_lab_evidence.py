@@ -16,7 +16,7 @@ SECRET = "CANARY-5f1b"
 def test_evidence_holds_question_inputs_outputs_tools_annotations_and_diagnostics() -> None:
     seen = interaction("t1", ReplyCase.RECONSIDER, tools=(tool_call(stdout="1085", error=""),))
     text = bundle([], [seen]).model_dump_json()
-    for part in ("does \\\"t1\\\" melt", "a question", "It melts.", "print(1)", "1085", "program_ended"):
+    for part in ('does \\"t1\\" melt', "a question", "It melts.", "print(1)", "1085", "program_ended"):
         assert part in text
 
 

@@ -15,7 +15,11 @@ def test_an_entry_keeps_rejected_hypotheses_and_no_val_task() -> None:
     ]
     dropped = [Tried(harness="sha256:2", hypothesis="longer", outcome="the program fails: KeyError")]
     entry = history_entry(2, 1, select(evaluation({1, 2}), rivals), dropped)
-    assert [(t.hypothesis, t.correct) for t in entry.tried] == [("shorter", 1), ("look up", 3), ("longer", None)]
+    assert [(t.hypothesis, t.correct) for t in entry.tried] == [
+        ("shorter", 1),
+        ("look up", 3),
+        ("longer", None),
+    ]
     assert entry.tried[1].outcome == "adopted"
     assert (entry.parent_correct, entry.total, entry.adopted) == (2, 10, True)
     assert "v01" not in entry.model_dump_json()

@@ -31,7 +31,9 @@ def test_the_cursor_runs_through_all_phases_without_a_gap() -> None:
 @pytest.mark.spec("SCHED-05")
 @settings(max_examples=40, deadline=None)
 @given(size=st.integers(1, 12), draws=st.lists(st.integers(1, 5), min_size=1, max_size=8))
-def test_no_task_comes_again_before_the_list_is_exhausted_and_the_plan_says_so(size: int, draws: list[int]) -> None:
+def test_no_task_comes_again_before_the_list_is_exhausted_and_the_plan_says_so(
+    size: int, draws: list[int]
+) -> None:
     order, cursor, seen = train_order(3, IDS[:size]), 0, list[str]()
     for count in draws:
         seen += draw(order, cursor, count)

@@ -94,7 +94,9 @@ def test_the_rule_holds_for_any_scores(parent: set[int], rivals: list[set[int]])
         assert decision.index == [len(right) for right in rivals].index(best)
 
 
-@pytest.mark.parametrize(("fixed", "broken", "p"), [(0, 0, 1.0), (6, 0, 0.03125), (6, 2, 0.289), (10, 2, 0.0386)])
+@pytest.mark.parametrize(
+    ("fixed", "broken", "p"), [(0, 0, 1.0), (6, 0, 0.03125), (6, 2, 0.289), (10, 2, 0.0386)]
+)
 def test_mcnemar_is_exact(fixed: int, broken: int, p: float) -> None:
     assert mcnemar_p(fixed, broken) == pytest.approx(p, abs=5e-4)
     assert mcnemar_p(broken, fixed) == mcnemar_p(fixed, broken)

@@ -5,7 +5,8 @@ from typing import Any
 
 MEANS = {
     "long": "length", "size": "length", "far": "distance", "near": "distance", "close": "distance",
-    "heavy": "weight", "old": "age", "tall": "height", "where": "location", "many": "count",
+    "clos": "distance", "farth": "distance", "larg": "size", "heavy": "weight", "heavi": "weight",
+    "old": "age", "tall": "height", "high": "height", "where": "location", "many": "count",
 }  # fmt: skip
 ENDINGS = ("est", "er", "ing", "ies", "es", "s")
 

@@ -1,0 +1,72 @@
+"""Interpretations see the public record only, and are dropped when structure, address or class is wrong."""
+
+from typing import Any
+
+import pytest
+from lab_samples import given, record, tool_call
+from test_lab_feedback import Broken
+
+from harness_lab.annotation import InterpretationRequest
+from harness_lab.auxiliary import RuleAuxiliary
+from harness_lab.interpret import interpret, interpretation_request, read_annotation
+from harness_lab.replies import ReplyCase
+
+VALID: dict[str, Any] = {
+    "reward": -1,
+    "type": "correction",
+    "evidence": "the value is not in the row",
+    "fields": ["answer", "tools/0/stdout"],
+    "hint": "read the row",
+}
+EPISODE = record(tools=(tool_call(stdout="1085"),), submissions=("7", "8"))
+GIVEN = given(ReplyCase.RECONSIDER)
+REQUEST = interpretation_request("At how many degrees?", EPISODE, GIVEN)
+
+
+@pytest.mark.spec("FB-05")
+def test_a_request_holds_the_record_up_to_the_answer_and_nothing_of_a_verdict() -> None:
+    assert set(InterpretationRequest.model_fields) == {"question", "outputs", "tools", "answer", "reply"}
+    assert REQUEST.outputs == ("7",)
+    assert REQUEST.answer == "7"
+    assert {"outputs/0", "tools/0/code", "answer", "reply"} <= REQUEST.addresses()
+    assert "outputs/1" not in REQUEST.addresses()
+
+
+@pytest.mark.spec("FB-06")
+def test_a_valid_annotation_is_kept() -> None:
+    assert read_annotation(VALID, REQUEST, GIVEN).hint == "read the row"
+
+
+@pytest.mark.spec("FB-06")
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"fields": ["outputs/7"]}, "unknown field address"),
+        ({"type": "acceptance", "reward": 1}, "does not agree"),
+        ({"reward": 1}, "does not agree"),
+        ({"reward": True}, "annotation field reward"),
+        ({"type": "praise"}, "annotation field type"),
+        ({"verdict": "wrong"}, "annotation field verdict"),
+        ({"evidence": None}, "annotation field evidence"),
+    ],
+)
+def test_an_invalid_annotation_is_refused_by_name(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        read_annotation({**VALID, **change}, REQUEST, GIVEN)
+
+
+@pytest.mark.spec("FB-06")
+async def test_a_dropped_annotation_leaves_a_reason_and_the_step_goes_on() -> None:
+    annotation, problem = await interpret(Broken(None), "q", EPISODE, GIVEN)
+    assert annotation is None
+    assert "down" in problem
+
+
+@pytest.mark.spec("FB-05", "FB-06")
+@pytest.mark.parametrize("case", list(ReplyCase))
+async def test_the_rule_interpreter_is_valid_for_every_case(case: ReplyCase) -> None:
+    episode = record(tools=(tool_call(error="KeyError"),))
+    annotation, problem = await interpret(RuleAuxiliary(), "q", episode, given(case))
+    assert problem == ""
+    assert annotation is not None
+    assert annotation.reward == (1 if case is ReplyCase.ACCEPTED else -1)
