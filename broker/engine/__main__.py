@@ -6,20 +6,22 @@ not know how it is started (`process`).
 
 import argparse
 import asyncio
-import ctypes
 import json
 import os
 import signal
 import socket
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Final
 
 import uvicorn
 
+from broker.engine.default_model import check_model_folder
 from broker.errors import ModelUnavailable
 
-_SET_PARENT_DEATH_SIGNAL: Final = 1
+_WATCH_SECONDS: Final = 0.5
 
 
 def _arguments() -> argparse.Namespace:
@@ -38,18 +40,25 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--max-length", type=int, default=2048, help="prompt plus completion, in tokens")
     parser.add_argument("--prefix-cache-mib", type=int, default=512, help="0 is off")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads (default: all cores)")
+    parser.add_argument("--fast-matmul", action="store_true", help="bfloat16 products on a CPU that has them")
     parser.add_argument("--parent", type=int, default=None, help="end when this process ends")
     return parser.parse_args()
 
 
-def _end_with_parent(parent: int | None) -> None:
-    """Ask the kernel for SIGTERM when the parent ends, so that no engine is ever left behind (Linux)."""
+def end_with_parent(parent: int | None) -> None:
+    """Watch the parent, so that no engine is left behind when it is killed.
+
+    The kernel's own signal for this is sent when the parent's starting *thread* ends, which is too early.
+    """
     if parent is None:
         return
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-    if os.getppid() != parent:  # it ended before the request was heard
-        sys.exit(0)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_SECONDS)
+        os._exit(0)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
 def _write_ready(path: Path, port: int) -> None:
@@ -59,7 +68,8 @@ def _write_ready(path: Path, port: int) -> None:
 
 
 async def _serve(arguments: argparse.Namespace) -> None:
-    # Here, so that --help and a wrong flag answer at once.
+    check_model_folder(arguments.model)
+    # Not before, so that a wrong flag or folder is answered at once.
     from broker.engine.engine import EmbeddedEngine
     from broker.engine.server import create_app
 
@@ -70,27 +80,25 @@ async def _serve(arguments: argparse.Namespace) -> None:
         max_length=arguments.max_length,
         prefix_cache_bytes=arguments.prefix_cache_mib << 20,
         threads=arguments.threads,
+        exact=not arguments.fast_matmul,
     )
     listener = socket.create_server(("127.0.0.1", arguments.port))
     app = create_app(engine, arguments.name or arguments.model.name)
+    # The listener queues connections from here on, so the file may be there before the loop serves them.
+    if arguments.ready_file:
+        _write_ready(arguments.ready_file, listener.getsockname()[1])
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
     )
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.01)
-    if arguments.ready_file and not serving.done():
-        _write_ready(arguments.ready_file, listener.getsockname()[1])
     try:
-        await serving
+        await uvicorn.Server(config).serve(sockets=[listener])
     finally:
         engine.close()
 
 
 def main() -> int:
     arguments = _arguments()
-    _end_with_parent(arguments.parent)
+    end_with_parent(arguments.parent)
     # Before the server is up nothing needs an orderly end.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -74,7 +74,7 @@ def _default_model(cache: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Generator[None]:
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -90,7 +90,8 @@ def _packaged_file() -> Path:
         if file.name == _PACKAGED_FILE and (path := Path(str(file.locate()))).is_file():
             return path
     raise ModelUnavailable(
-        f"the package {_PACKAGE} with the default model is not installed: call ./run setup, or name a model folder"
+        f"the package {_PACKAGE} with the default model is not installed: call ./run setup, "
+        "or name a model folder"
     )
 
 

@@ -10,12 +10,12 @@ Run as its own process, so that the memory goes back: `python -m broker.engine.g
 import json
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import gguf
 import torch
 from gguf import GGUFReader
-from safetensors.torch import save_file
+from safetensors import torch as safetensors_torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 _TENSOR_NAMES: Final = {
@@ -66,7 +66,9 @@ def convert(source: Path, target: Path) -> None:
         _hugging_face_name(tensor.name): _weights(tensor, config).to(torch.bfloat16).contiguous()
         for tensor in reader.tensors
     }
-    save_file(tensors, str(target / "model.safetensors"), metadata={"format": "pt"})
+    cast("Any", safetensors_torch).save_file(
+        tensors, str(target / "model.safetensors"), metadata={"format": "pt"}
+    )
     (target / "model.safetensors").chmod(0o644)  # as the other files; safetensors writes it private
 
 
@@ -117,7 +119,7 @@ def _hugging_face_name(name: str) -> str:
 
 
 def _weights(tensor: Any, config: dict[str, Any]) -> torch.Tensor:
-    values = torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type).copy()).float()
+    values = torch.tensor(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=torch.float32)
     if ".attn_q." in tensor.name:
         return _undo_rotary_permutation(values, config["num_attention_heads"])
     if ".attn_k." in tensor.name:

@@ -35,24 +35,26 @@ class Geometry:
 
 
 def choose_device(device: Device) -> torch.device:
-    """`auto` is the first GPU when there is one. Raises `ModelUnavailable` if cuda is asked for and absent."""
+    """`auto` is the first GPU when there is one. Raises `ModelUnavailable` if cuda is named and absent."""
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
         raise ModelUnavailable("no CUDA device here: use device=cpu or device=auto")
     return torch.device("cuda" if available and device != "cpu" else "cpu")
 
 
-def load_model(folder: Path, device: torch.device) -> tuple[nn.Module, Geometry]:
+def load_model(folder: Path, device: torch.device, *, exact: bool = True) -> tuple[nn.Module, Geometry]:
     """The model in evaluation mode, and its geometry. Raises `ModelUnavailable` with one line."""
     check_model_folder(folder)
     transformers.logging.disable_progress_bar()
     try:
-        config: Any = transformers.AutoConfig.from_pretrained(folder)
+        config: Any = cast("Any", transformers).AutoConfig.from_pretrained(folder)
         _check_architecture(config, folder)
         model = _read(folder, device)
-    except (OSError, ValueError, KeyError) as error:
+    except ModelUnavailable:
+        raise
+    except Exception as error:  # whatever a broken folder makes transformers raise
         raise ModelUnavailable(f"cannot load the model {folder}: {_first_line(error)}") from error
-    if device.type == "cpu":
+    if device.type == "cpu" and exact:
         _orient_weights(model)
     return model.eval(), _geometry(config, model, folder)
 
@@ -63,7 +65,7 @@ def replace_weights(model: nn.Module, folder: Path) -> None:
     device = next(model.parameters()).device
     try:
         new = _read(folder, device).state_dict()
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # whatever a broken folder makes transformers raise
         raise ModelUnavailable(f"cannot load the model {folder}: {_first_line(error)}") from error
     old = model.state_dict()
     differing = [name for name in old if name not in new or new[name].shape != old[name].shape]
@@ -78,7 +80,7 @@ def replace_weights(model: nn.Module, folder: Path) -> None:
 
 
 def _read(folder: Path, device: torch.device) -> nn.Module:
-    model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+    model: Any = cast("Any", transformers).AutoModelForCausalLM.from_pretrained(
         folder,
         dtype=torch.float32 if device.type == "cpu" else torch.bfloat16,
         attn_implementation=IMPLEMENTATION,
@@ -115,12 +117,12 @@ def _geometry(config: Any, model: Any, folder: Path) -> Geometry:
 def _stop_ids(generation: Any, config: Any, folder: Path) -> set[int]:
     """The generation config's list, else the config's, and the tokenizer's own end-of-turn token."""
     configured = generation if generation is not None else config
-    found: set[int] = set(configured) if isinstance(configured, (list, tuple)) else {configured} - {None}
+    several = cast("list[int]", configured) if isinstance(configured, (list, tuple)) else [configured]
+    found = {token for token in several if token is not None}
     settings = folder / "tokenizer_config.json"
-    end: Any = (
-        json.loads(settings.read_text(encoding="utf-8")).get("eos_token") if settings.is_file() else None
-    )
-    text = end.get("content") if isinstance(end, dict) else end
+    declared: Any = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+    end: Any = declared.get("eos_token")
+    text: Any = cast("dict[str, Any]", end).get("content") if isinstance(end, dict) else end
     for token in json.loads((folder / "tokenizer.json").read_text(encoding="utf-8")).get("added_tokens", ()):
         if token["content"] == text:
             found.add(int(token["id"]))

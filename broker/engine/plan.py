@@ -1,9 +1,9 @@
-"""What one forward pass computes: running sequences by one token each, new prompts by what nobody has yet.
+"""What one forward pass computes: one token of each running sequence, of new prompts what nobody has yet.
 
-All tokens of a pass lie flat in one row. Prompts are sorted, so each shares its longest common prefix with the
-one before it; a prompt computes only the tokens after that prefix and after what the prefix cache already put
-in its slot. A token that two prompts share is computed once and stored in both slots. Pure Python; must not
-know torch or the model.
+All tokens of a pass lie flat in one row. Prompts are sorted, so each shares its longest common prefix with
+the one before it; a prompt computes only the tokens after that prefix and after what the prefix cache already
+put in its slot. A token that two prompts share is computed once and stored in both slots. Pure Python; must
+not know torch or the model.
 """
 
 from collections.abc import Sequence

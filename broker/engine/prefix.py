@@ -21,20 +21,14 @@ class PrefixCache:
     """Blocks of shape [layers, 2, heads, BLOCK, head_dim], at most `capacity_bytes` of them."""
 
     def __init__(
-        self,
-        layers: int,
-        heads: int,
-        head_dim: int,
-        *,
-        capacity_bytes: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, layers: int, heads: int, head_dim: int, *, capacity_bytes: int, like: torch.Tensor
     ) -> None:
+        """`like`: a tensor of the precision and device to use."""
         self._shape = (layers, 2, heads, BLOCK, head_dim)
-        block_bytes = torch.Size(self._shape).numel() * dtype.itemsize
+        block_bytes = torch.Size(self._shape).numel() * like.dtype.itemsize
         self.capacity = capacity_bytes // block_bytes
-        self._dtype = dtype
-        self._device = device
+        self._dtype = like.dtype
+        self._device = like.device
         self.clear()
 
     def clear(self) -> None:
@@ -48,7 +42,7 @@ class PrefixCache:
         return len(self._blocks)
 
     def match(self, tokens: Sequence[int]) -> torch.Tensor | None:
-        """Keys and values of the longest cached prefix: [layers, 2, heads, n, head_dim], or None if n is 0."""
+        """Keys and values of the longest cached prefix, [layers, 2, heads, n, head_dim]; None if n is 0."""
         rows = self._walk(tokens)
         if not rows:
             return None
@@ -57,7 +51,7 @@ class PrefixCache:
         return found.permute(1, 2, 3, 0, 4, 5).reshape(layers, 2, heads, len(rows) * BLOCK, head_dim)
 
     def insert(self, tokens: Sequence[int], values: torch.Tensor) -> None:
-        """Keep the full blocks of `tokens`; `values` is [layers, 2, heads, at least len(tokens), head_dim]."""
+        """Keep the full blocks of `tokens`, given as [layers, 2, heads, >= len(tokens), head_dim]."""
         known = len(self._walk(tokens))
         blocks = [tuple(tokens[at : at + BLOCK]) for at in range(0, len(tokens) - BLOCK + 1, BLOCK)]
         if known == len(blocks) or len(blocks) > self.capacity:
@@ -74,7 +68,7 @@ class PrefixCache:
             before = self._serial
             rows.append(row)
         new = values[..., known * BLOCK : len(blocks) * BLOCK, :]
-        new = new.unflatten(3, (len(rows), BLOCK)).permute(3, 0, 1, 2, 4, 5)
+        new = new.reshape(*new.shape[:3], len(rows), BLOCK, new.shape[4]).permute(3, 0, 1, 2, 4, 5)
         self._pool[torch.tensor(rows, device=self._device)] = new
         self._walk(tokens)  # leaves the chain in the order in which it may be forgotten
 

@@ -5,13 +5,14 @@ any batch. Must not know slots, models or HTTP.
 """
 
 from collections.abc import Iterator
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
 
 from broker.model import Sampling
 
-_DRAWS: int = 64
+_DRAWS: Final = 64
 
 
 class SamplingRefused(ValueError):
@@ -61,4 +62,5 @@ def draw(
         target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
         tokens[rows] = torch.searchsorted(cumulative, target, right=True)[:, 0]
     chosen = logits.gather(1, tokens[:, None])[:, 0]
-    return tokens.tolist(), (chosen - torch.logsumexp(logits, dim=-1)).tolist()
+    logprobs = chosen - torch.logsumexp(logits, dim=-1)
+    return cast("Any", tokens).tolist(), cast("Any", logprobs).tolist()

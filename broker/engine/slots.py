@@ -2,35 +2,33 @@
 
 `SlotStore` owns one buffer [layers, 2, slots, heads, length, head_dim]; slots 0 .. n-1 are the running ones.
 `SlotAttention` is one forward pass over it. `attend` is the function that transformers calls in every layer
-of a model loaded with `attn_implementation=IMPLEMENTATION`; without a `SlotAttention` it is plain SDPA, so the
-trainer uses the same module unchanged. Must not know sampling, requests or the prefix cache.
+of a model loaded with `attn_implementation=IMPLEMENTATION`; without a `SlotAttention` it is plain SDPA, so
+the trainer uses the same module unchanged. Must not know sampling, requests or the prefix cache.
 """
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch.nn import functional
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
+from transformers.integrations import sdpa_attention
 
 from broker.engine.plan import Span, StepPlan
 
 IMPLEMENTATION: Final = "rinr_slots"
 _LENGTH_STEP: Final = 128
+_plain: Any = cast("Any", sdpa_attention).sdpa_attention_forward
 _UNSUPPORTED: Final = ("sliding_window", "softcap", "s_aux", "position_bias")
 
 
 class SlotStore:
-    """Keys and values of up to `slots` sequences. Grows with the longest one; `release` gives the memory back."""
+    """Keys and values of up to `slots` sequences. Grows with the longest; `release` gives the memory back."""
 
-    def __init__(
-        self, layers: int, slots: int, heads: int, head_dim: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, layers: int, slots: int, heads: int, head_dim: int, *, like: torch.Tensor) -> None:
         self._shape = (layers, 2, slots, heads)
         self._head_dim = head_dim
-        self._dtype = dtype
-        self._device = device
+        self._dtype = like.dtype
+        self._device = like.device
         self.release()
 
     def release(self) -> None:
@@ -62,7 +60,7 @@ class SlotStore:
 
 
 class SlotAttention:
-    """Attention of one planned pass. Positions are absolute; every slot holds one sequence from position 0."""
+    """Attention of one planned pass. Positions are absolute; a slot holds one sequence from position 0."""
 
     def __init__(self, store: SlotStore, plan: StepPlan, *, shared: int) -> None:
         """`shared`: leading positions that all running slots have in common, read once from slot 0."""
@@ -94,8 +92,9 @@ class SlotAttention:
         values[self._slots, :, self._positions] = value[0].transpose(0, 1)[self._sources]
         heads = key.shape[1]
         # Query heads that share a key head become rows of one product: [tokens, heads, group, head_dim].
-        grouped = query[0].transpose(0, 1).unflatten(1, (heads, query.shape[1] // heads))
-        output = torch.empty_like(grouped, memory_format=torch.contiguous_format)
+        _, query_heads, tokens, head_dim = query.shape
+        grouped = query[0].transpose(0, 1).reshape(tokens, heads, query_heads // heads, head_dim)
+        output = torch.empty_like(grouped)
         if self._running:
             output[: self._running] = self._decode(grouped[: self._running] * scaling, keys, values)
         for span, mask in self._spans:
@@ -133,7 +132,7 @@ def _prefill(
     mask: torch.Tensor,
     scaling: float,
 ) -> torch.Tensor:
-    """The tokens of one span. `query` [tokens, heads, group, head_dim]; `keys`, `values` [heads, length, head_dim]."""
+    """One span: `query` [tokens, heads, group, head_dim]; its slot's `keys` [heads, length, head_dim]."""
     tokens, heads, group, _ = query.shape
     rows = query.permute(1, 2, 0, 3).reshape(1, heads, group * tokens, -1)
     output = functional.scaled_dot_product_attention(
@@ -159,10 +158,7 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Attention of one layer, in the shape of transformers' attention interface."""
     if slots is None:
-        output, _ = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **options
-        )
-        return output, None
+        return _plain(module, query, key, value, attention_mask, scaling=scaling, **options)[0], None
     for name in _UNSUPPORTED:
         if options.get(name) is not None:
             raise NotImplementedError(f"attention with {name}")
@@ -170,5 +166,5 @@ def attend(
     return slots(layer, query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling), None
 
 
-AttentionInterface.register(IMPLEMENTATION, attend)
-AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+cast("Any", AttentionInterface).register(IMPLEMENTATION, attend)
+cast("Any", AttentionMaskInterface).register(IMPLEMENTATION, cast("Any", masking_utils).sdpa_mask)
