@@ -224,6 +224,7 @@ class EmbeddedEngine:
                     self._fail(self._running, f"failed: {type(error).__name__}: {error}")
                     self._slots.release()
                     self._prefixes.clear()
+                    self._shared = 0
             with self._changed:
                 self._stats.busy_seconds += time.perf_counter() - started
                 self._changed.notify_all()

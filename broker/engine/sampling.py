@@ -47,9 +47,13 @@ def draw(
     """One token a row of `logits` [rows, vocabulary], with its log-probability at temperature 1.
 
     Temperature 0 takes the most likely token (the first of equals); any other one samples from the full
-    support by inverting the cumulative distribution at the row's uniform number.
+    support by inverting the cumulative distribution at the row's uniform number. Raises ArithmeticError for
+    logits that are no numbers.
     """
     logits = logits.float()
+    normalisers = torch.logsumexp(logits, dim=-1)
+    if not bool(torch.isfinite(normalisers).all()):
+        raise ArithmeticError("the model's logits are not finite: its weights have diverged")
     tokens = logits.argmax(dim=-1)
     sampled = [row for row, temperature in enumerate(temperatures) if temperature > 0]
     if sampled:
@@ -62,5 +66,4 @@ def draw(
         target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
         tokens[rows] = torch.searchsorted(cumulative, target, right=True)[:, 0]
     chosen = logits.gather(1, tokens[:, None])[:, 0]
-    logprobs = chosen - torch.logsumexp(logits, dim=-1)
-    return cast("Any", tokens).tolist(), cast("Any", logprobs).tolist()
+    return cast("Any", tokens).tolist(), cast("Any", chosen - normalisers).tolist()

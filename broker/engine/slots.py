@@ -35,7 +35,8 @@ class SlotStore:
         self.values = self._empty(0)
 
     def _empty(self, length: int) -> torch.Tensor:
-        return torch.empty((*self._shape, length, self._head_dim), dtype=self._dtype, device=self._device)
+        # Zeros: attention multiplies what a shorter sequence leaves unused by 0, and 0 * NaN is NaN.
+        return torch.zeros((*self._shape, length, self._head_dim), dtype=self._dtype, device=self._device)
 
     def reserve(self, length: int, running: int) -> None:
         """Make room for `length` positions, keeping the first `running` slots."""

@@ -198,10 +198,24 @@ def test_a_failed_pass_fails_its_requests_and_not_the_engine(
         patched.setattr(
             "broker.engine.engine.draw", lambda *_: (_ for _ in ()).throw(RuntimeError("no memory"))
         )
-        failing = engine.submit(_prompt(0, 10), _sampling())
-        with pytest.raises(ModelUnavailable, match="no memory"):
-            failing.result(timeout=60)
+        for future in [engine.submit(_prompt(0, 50), _sampling(seed)) for seed in range(3)]:
+            with pytest.raises(ModelUnavailable, match="no memory"):
+                future.result(timeout=60)
     assert engine.submit(_prompt(0, 10), _sampling()).result(timeout=60).token_ids
+
+
+def test_memory_that_a_shorter_sequence_leaves_unused_never_reaches_a_completion(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = EmbeddedEngine(folder, device="cpu", max_batch=8, max_length=256)
+    # What uninitialised memory may hold, made certain.
+    monkeypatch.setattr(torch, "empty", lambda *size, **how: torch.zeros(*size, **how) + float("nan"))
+    try:
+        requests = [(_prompt(0, 5 + 30 * seed), _sampling(seed, temperature=1.0)) for seed in range(4)]
+        for completion in _together(engine, requests):
+            assert all(torch.isfinite(torch.tensor(completion.logprobs)))
+    finally:
+        engine.close()
 
 
 def _fail(*_: object) -> None:

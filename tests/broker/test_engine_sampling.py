@@ -36,6 +36,12 @@ def test_temperature_zero_takes_the_first_of_the_most_likely() -> None:
     assert draw(torch.tensor([[0.0, 3.0, 3.0], [1.0, 0.0, 0.0]]), [0.0, 1.0], [0.0, 0.0])[0] == [1, 0]
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_are_an_error_and_never_a_token(temperature: float) -> None:
+    with pytest.raises(ArithmeticError, match="diverged"):
+        draw(torch.tensor([[0.0, float("nan"), 1.0]]), [temperature], [0.5])
+
+
 def test_a_stream_is_its_seeds_alone() -> None:
     first = list(itertools.islice(uniform_stream(11), 200))
     assert first == list(itertools.islice(uniform_stream(11), 200))
