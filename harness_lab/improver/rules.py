@@ -156,10 +156,11 @@ Hypothesis = tuple[tuple[Rule, ...], frozenset[Trait], tuple[str, ...]]
 
 
 def hypotheses(parent: Harness, context: ProposalContext) -> list[Hypothesis]:
-    """Different rewrites of the parent, most promising first: two rules together, then each alone.
+    """Different rewrites of the parent, most promising first.
 
-    Rules that answer the same symptom are alternatives and never combined. A program that no rule assembled
-    has no traits to keep, so a rewrite replaces it as a whole.
+    Each fired rule alone, then pairs; two rules whose symptoms are both common come together before all
+    others, for neither alone could help. Rules that answer the same symptom are alternatives and never
+    combined. A program that no rule assembled has no traits to keep, so a rewrite replaces it as a whole.
     """
     had = traits_of(parent.code) or _NONE
     fired: list[tuple[Rule, tuple[str, ...]]] = []
@@ -173,7 +174,8 @@ def hypotheses(parent: Harness, context: ProposalContext) -> list[Hypothesis]:
         for other in fired[place + 1 :]
         if one[0].symptom is not other[0].symptom and not other[0].adds <= one[0].adds
     ]
-    combined = [*pairs[:1], *((one,) for one in fired), *pairs[1:]]
+    urgent = [pair for pair in pairs if all(_common(context.evidence, rule) for rule, _ in pair)][:1]
+    combined = [*urgent, *((one,) for one in fired), *pairs]
     known = known_programs(context.history, parent, context.cycle)
     found: list[Hypothesis] = []
     for group in combined:
@@ -195,6 +197,15 @@ def cite(evidence: EvidenceBundle, rule: Rule) -> tuple[str, ...]:
     if len(seen) < 2:
         return ()
     return tuple(ids[0] for ids in seen.values())[:_MOST_CITED]
+
+
+def _common(evidence: EvidenceBundle, rule: Rule) -> bool:
+    """Whether more than two thirds of the interactions show the rule's symptom."""
+    showing = sum(
+        any(rule.symptom(interaction, item) for item in evidence.items_of(number))
+        for number, interaction in enumerate(evidence.interactions)
+    )
+    return 3 * showing > 2 * len(evidence.interactions)
 
 
 def _merge(cited: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

@@ -96,6 +96,18 @@ async def test_each_symptom_triggers_its_rewrite(
     assert all((traits_of(parent) or set()) <= (traits_of(item.harness.code) or set()) for item in made)
 
 
+async def test_rare_symptoms_are_answered_one_by_one_before_they_are_combined() -> None:
+    made = await proposals(ONE_STEP_ON, context(*DOUBTED, *FIRST_STEP[:2]), count=5)
+    added = [(traits_of(item.harness.code) or set()) - (traits_of(ONE_STEP_ON) or set()) for item in made]
+    assert added == [
+        {Trait.FOCUS},
+        {Trait.MORE_EXAMPLES},
+        {Trait.REPAIR},
+        {Trait.FOCUS, Trait.REPAIR},
+        {Trait.MORE_EXAMPLES, Trait.REPAIR},
+    ]
+
+
 async def test_a_rewrite_without_its_symptom_is_not_proposed() -> None:
     made = await proposals(ONE_STEP_ON, context(*DOUBTED))
     assert not any(Trait.REPAIR in (traits_of(item.harness.code) or ()) for item in made)

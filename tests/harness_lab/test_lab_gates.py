@@ -1,0 +1,86 @@
+"""The gates between a proposal and Val: the first refusal is the recorded reason, and Val sees the rest."""
+
+import pytest
+
+from broker.guidance import host_guidance, program_task
+from broker.harness import Harness
+from harness_lab.check import UNCHANGED
+from harness_lab.dryrun import dry_run
+from harness_lab.gates import Gates, LeakAlarm
+from harness_lab.preflight import designate
+from tests.fixtures.episodes import ScriptedModel, a_task, make_broker, release
+
+PARENT = """
+TEXT = "Be brief."
+
+def run(task, api):
+    while True:
+        text = api.generate([
+            {"role": "system", "content": task.get("system", TEXT), "source": "harness"},
+            {"role": "user", "content": task["prompt"], "source": "task"},
+        ])
+        api.submit(text)
+"""
+
+
+async def gates(answers: frozenset[str] = frozenset()) -> Gates:
+    broker = make_broker(ScriptedModel("<answer>1</answer>"))
+    inventory = release().inventory()
+    guidance = host_guidance(inventory)
+    tasks = [program_task(a_task(), broker.budgets, guidance, inventory, user_turns=1)]
+    parent = Harness(code=PARENT)
+    return Gates(
+        broker=broker,
+        parent=parent,
+        parent_run=await dry_run(broker.sandboxes, parent, tasks),
+        designated=await designate(broker, parent, release().split("train"), 1),
+        dry_tasks=tasks,
+        accepted_answers=answers,
+        seed=1,
+    )
+
+
+def changed(old: str, new: str) -> Harness:
+    assert old in PARENT
+    return Harness(code=PARENT.replace(old, new))
+
+
+LIVE = changed('task["prompt"], "source": "task"', 'task["prompt"] + "!", "source": "harness"')
+
+
+@pytest.mark.spec("SEL-02")
+async def test_the_same_bytes_never_run() -> None:
+    held = await gates()
+    assert (await held.examine(Harness(code=PARENT), [])).reason == "byte-identical to parent"
+    assert (await held.examine(LIVE, [LIVE])).reason == "byte-identical to an earlier candidate"
+
+
+@pytest.mark.spec("SEL-02", "PROP-07")
+async def test_a_dead_change_is_dropped_before_preflight_and_a_live_one_passes() -> None:
+    held = await gates()
+    dead = await held.examine(changed("Be brief.", "Think."), [])
+    assert (dead.passed, dead.reason, dead.attempts) == (False, UNCHANGED, ())
+    live = await held.examine(LIVE, [])
+    assert live.passed
+    assert live.attempts
+    assert any("dead" in notice for notice in live.notices)
+
+
+async def test_a_program_that_does_not_parse_or_crashes_is_refused_with_its_reason() -> None:
+    held = await gates()
+    assert "syntax error" in (await held.examine(changed("def run(", "def run"), [])).reason
+    crash = await held.examine(changed("text = api", "raise KeyError('x')\n        text = api"), [])
+    assert not crash.passed
+    assert "KeyError" in crash.reason
+
+
+@pytest.mark.spec("EVID-06")
+async def test_a_train_answer_in_sent_text_is_refused_and_a_held_out_prompt_stops_the_run() -> None:
+    leaking = await (await gates(frozenset({"<answer>Belgium</answer>"}))).examine(
+        changed('task["prompt"], "source": "task"', 'task["prompt"] + "Belgium", "source": "harness"'), []
+    )
+    assert not leaking.passed
+    assert "leak" in leaking.reason
+    held_out = release().split("test")[0]
+    with pytest.raises(LeakAlarm):
+        await (await gates()).examine(changed("Be brief.", held_out.id), [])
