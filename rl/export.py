@@ -9,16 +9,16 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from catalog.digest import canonical_json
 from rl.errors import TrainingError
+from rl.job_spec import ExportDtype
 from rl.manifest import MANIFEST, Manifest, carried_files, describe_folder, dtype_of, read_config
 
-ExportDtype = Literal["base", "bfloat16", "float16", "float32"]
 _MAXIMUM_SHARD = "4GB"
 
 
