@@ -3,44 +3,50 @@ on this machine, 4 an identity does not match, 5 the model or a sandbox was lost
 
 import sys
 import traceback
+from typing import Final
 
 import typer
 
-from broker.errors import ModelUnavailable, SandboxLost
-from catalog.errors import HandoffError, IdentityMismatch, StoreError
-from flows.compose import ConfigError
-from report.write import UnknownRun
-from tasks.session import RunInUse
-from verifier.release import ReleaseError
-
 FAILED, BAD_INPUT, MISSING, MISMATCH, LOST, INTERRUPTED = 1, 2, 3, 4, 5, 130
 
-_CODES: tuple[tuple[type[BaseException], int], ...] = (
-    (ConfigError, BAD_INPUT),
-    (typer.BadParameter, BAD_INPUT),
-    (RunInUse, BAD_INPUT),
-    (UnknownRun, BAD_INPUT),
-    (FileNotFoundError, MISSING),
-    (ModuleNotFoundError, MISSING),
-    (ReleaseError, MISMATCH),
-    (IdentityMismatch, MISMATCH),
-    (HandoffError, MISMATCH),
-    (ModelUnavailable, LOST),
-    (SandboxLost, LOST),
-    (StoreError, FAILED),
-)
+# By name, for importing the classes would load every room before the first word of help.
+_CODES: Final = {
+    "ConfigError": BAD_INPUT,
+    "BadParameter": BAD_INPUT,
+    "RunInUse": BAD_INPUT,
+    "UnknownRun": BAD_INPUT,
+    "FileNotFoundError": MISSING,
+    "ModuleNotFoundError": MISSING,
+    "ReleaseError": MISMATCH,
+    "IdentityMismatch": MISMATCH,
+    "HandoffError": MISMATCH,
+    "ModelUnavailable": LOST,
+    "SandboxLost": LOST,
+    "StoreError": FAILED,
+    "TrainingError": FAILED,
+    "ExportRefused": FAILED,
+    "CoverageError": FAILED,
+    "LeakAlarm": FAILED,
+}
+
+
+def _known(error: BaseException) -> int | None:
+    names = (kind.__name__ for kind in type(error).__mro__)
+    return next((_CODES[name] for name in names if name in _CODES), None)
 
 
 def exit_code(error: BaseException) -> int:
     """The exit code of an error, by its class."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+    code = _known(error)
+    return FAILED if code is None else code
 
 
 def one_line(error: BaseException) -> str:
     """The error as one line; an unexpected kind shows its name."""
     text = " ".join(str(error).split()) or type(error).__name__
-    known = any(isinstance(error, kind) for kind, _ in _CODES)
-    return text if known else f"{type(error).__name__}: {text} (run again with --debug for the details)"
+    if _known(error) is not None:
+        return text
+    return f"{type(error).__name__}: {text} (run again with --debug for the details)"
 
 
 def report_and_exit(error: BaseException, *, debug: bool) -> None:

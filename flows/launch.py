@@ -7,9 +7,10 @@ from rich.console import Console
 
 from catalog.database import Catalog
 from catalog.errors import IdentityMismatch
-from report.write import write_run_report
-from tasks.config import RunConfig
-from tasks.session import config_identity, new_run_id
+from catalog.store import Store
+from report.terminal import print_run
+from report.write import REPORT, load_run, write_run_report
+from tasks.config import RunConfig, config_identity, new_run_id
 
 
 def finished_run(config: RunConfig) -> Path | None:
@@ -27,7 +28,11 @@ def finished_run(config: RunConfig) -> Path | None:
         raise IdentityMismatch(
             f"run {config.run_id} was made with other settings: give the same ones, or choose another run_id"
         )
-    return write_run_report(root, config.run_id, Console())
+    report = root / config.run_id / REPORT
+    if not report.exists():
+        return write_run_report(root, config.run_id, Console())
+    print_run(load_run(Catalog(root / "catalog.db"), Store(root / "store"), config.run_id), Console())
+    return report
 
 
 def launch(config: RunConfig) -> Path:

@@ -18,7 +18,7 @@ def measurement_table(measurements: Iterable[Measurement], view: RunView | None 
         SPLIT_LABELS.get(item.split, item.split) for item in shown if item.kind != "evaluation"
     )
     # Narrow enough for a terminal of 80 columns, and for a log file.
-    table = Table(box=SIMPLE_HEAD, caption_justify="left", padding=(0, 1, 0, 0), collapse_padding=True)
+    table = Table(box=SIMPLE_HEAD, caption_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
     # One line each: a label must not be broken.
     words = [f"Accuracy of the first answer, {ATTEMPTS} a task", *splits]
     table.caption = Text("\n".join([*words, "valid: a readable first answer · hit: right of the valid"]))

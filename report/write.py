@@ -5,7 +5,7 @@ The one module of this room that opens storage. It only reads it.
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import orjson
 from rich.console import Console
@@ -16,8 +16,10 @@ from catalog.models import Stage
 from catalog.store import Store
 from report.assemble import RunRows, assemble
 from report.data import RunView
-from report.html import write
 from report.terminal import print_run
+
+REPORT: Final = "report.html"
+"""Name of the page in a run's folder."""
 
 
 class UnknownRun(Exception):
@@ -74,8 +76,11 @@ def _record(store: Store, digest: str) -> dict[str, Any]:
 
 def write_run_report(root: Path, run_id: str, console: Console | None = None) -> Path:
     """Write `root/run_id/report.html`, print the table to `console` if one is given, and return the path."""
+    # matplotlib takes a second to load, which readers of the table alone need not wait for.
+    from report.html import write
+
     view = load_run(Catalog(root / "catalog.db"), Store(root / "store"), run_id)
-    path = write(view, root / run_id / "report.html")
+    path = write(view, root / run_id / REPORT)
     if console is not None:
         print_run(view, console)
     return path

@@ -3,11 +3,13 @@
 Unknown fields are refused everywhere, so that a misspelt setting never silently runs the default.
 """
 
+from datetime import UTC, datetime
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from broker.budgets import Budgets
+from catalog.digest import digest_json
 from rl.contract import RlContract
 
 
@@ -112,3 +114,12 @@ class RunConfig(_Config):
     trainer: TrainerConfig = TrainerConfig()
     sandbox: SandboxConfig = SandboxConfig()
     storage: StorageConfig = StorageConfig()
+
+
+def new_run_id(config: RunConfig) -> str:
+    return f"{config.recipe_name}-s{config.seed}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+def config_identity(config: RunConfig) -> str:
+    """Digest of every setting that can change a result; where things lie is not one of them."""
+    return digest_json(config.model_dump(mode="json", exclude={"run_id", "storage"}))

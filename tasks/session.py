@@ -11,10 +11,8 @@ import platform
 from collections.abc import AsyncGenerator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
-
 
 from broker.broker import Broker, host_identity
 from broker.engine.default_model import find_model
@@ -33,7 +31,7 @@ from harness_lab.auxiliary import Auxiliary, open_auxiliary, open_endpoint
 from harness_lab.improver.base import Improver
 from harness_lab.improver.rules import RuleImprover
 from report.progress import RunProgress
-from tasks.config import AuxiliaryConfig, RunConfig
+from tasks.config import AuxiliaryConfig, RunConfig, config_identity, new_run_id
 from verifier.grade import Grader
 from verifier.inventory import Inventory
 from verifier.release import find
@@ -50,10 +48,6 @@ def current() -> "Session":
     return _current.get()
 
 
-def new_run_id(config: RunConfig) -> str:
-    return f"{config.recipe_name}-s{config.seed}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-
-
 def machine_facts() -> dict[str, str | int]:
     """What a reader of the numbers wants to know of the machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -63,11 +57,6 @@ def machine_facts() -> dict[str, str | int]:
         "architecture": platform.machine(),
         "python": platform.python_version(),
     }
-
-
-def config_identity(config: RunConfig) -> str:
-    """Digest of every setting that can change a result; where things lie is not one of them."""
-    return digest_json(config.model_dump(mode="json", exclude={"run_id", "storage"}))
 
 
 def open_improver(config: AuxiliaryConfig) -> Improver:

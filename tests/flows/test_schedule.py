@@ -56,14 +56,22 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     settings = ("recipe=ci", "run_id=ci-test", f"storage.root={root}")
     done = rinr("run", *settings)
     assert done.returncode == 0, done.stderr[-3000:]
-    return Finished(root, settings, done.stdout + done.stderr, Catalog(root / "catalog.db"), Store(root / "store"))
+    return Finished(
+        root, settings, done.stdout + done.stderr, Catalog(root / "catalog.db"), Store(root / "store")
+    )
 
 
 @pytest.mark.spec("SCHED-01", "SCHED-08")
 def test_three_cycles_with_the_five_measurements_and_no_fourth_harness_phase(finished: Finished) -> None:
     counts = Counter((row.cycle, row.kind) for row in finished.catalog.measurements("ci-test"))
     for cycle in (1, 2, 3):
-        for kind in ("phase_baseline_test", "step_val_parent", "phase_end_test", "rl_baseline_test", "export_test"):
+        for kind in (
+            "phase_baseline_test",
+            "step_val_parent",
+            "phase_end_test",
+            "rl_baseline_test",
+            "export_test",
+        ):
             assert counts[cycle, kind] == 1, (cycle, kind)
     assert {cycle for cycle, _ in counts} == {1, 2, 3}
 
@@ -117,14 +125,24 @@ def test_the_cursor_moves_through_the_train_tasks_across_phases(finished: Finish
 @pytest.mark.spec("HAND-01")
 def test_each_harness_phase_published_an_immutable_request(finished: Finished) -> None:
     requests = [
-        stage.parameters["inputs"]["request"] for stage in finished.catalog.stages("ci-test") if stage.name == "train"
+        stage.parameters["inputs"]["request"]
+        for stage in finished.catalog.stages("ci-test")
+        if stage.name == "train"
     ]
     assert len(set(requests)) == 3
     for digest in requests:
         request = finished.catalog.request(digest)
-        assert {"harness", "model", "release", "verifier", "runtime", "host", "guidance", "code", "contract"} <= set(
-            request
-        )
+        assert {
+            "harness",
+            "model",
+            "release",
+            "verifier",
+            "runtime",
+            "host",
+            "guidance",
+            "code",
+            "contract",
+        } <= set(request)
         result = finished.catalog.result(digest)
         assert result is not None
         assert result["validated"] is True
