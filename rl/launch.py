@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import orjson
-from pydantic import ValidationError
 
 from rl.errors import ExportRefused, TrainingError
 from rl.job_spec import LOG, PROGRESS, RESULT, EpisodeSetup, Job, JobResult, ValidationJob, ValidationResult
@@ -115,13 +114,3 @@ class _Follower:
         self._offset += len(whole)
         for line in whole.splitlines():
             self._on_progress(cast("dict[str, Any]", orjson.loads(line)))
-
-
-def read_job(path: Path) -> Job:
-    """A job file. Raises `TrainingError` naming the first wrong field."""
-    try:
-        return Job.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise TrainingError(f"{path} is no job: {place}: {first['msg']}") from error
