@@ -106,7 +106,7 @@ class Measurement:
 
     @property
     def label(self) -> str:
-        step = f"step {self.step}, " if self.step is not None and self.split == "val" else ""
+        step = f"step {self.step} " if self.step is not None and self.split == "val" else ""
         number = f" {self.candidate}" if self.candidate is not None else ""
         return f"{step}{KIND_LABELS.get(self.kind, self.kind)}{number}"
 
