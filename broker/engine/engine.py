@@ -101,9 +101,9 @@ class EmbeddedEngine:
         exact: bool = True,
     ) -> None:
         """Load and start. `max_length`: prompt plus completion; `prefill_tokens`: most new tokens a step,
-        so that running sequences never wait long. `exact=False` lets a CPU that has bfloat16 products use
-        them: prompts in half the time, log-probabilities less exact; never for RL rollouts. Raises
-        `ModelUnavailable`.
+        so that running sequences never wait long. `exact=False` computes in bfloat16 on a GPU, and lets a
+        CPU that has bfloat16 products use them: prompts in half the time, log-probabilities less exact;
+        never for RL rollouts, whose weights the trainer steps in place. Raises `ModelUnavailable`.
         """
         if threads is not None:
             torch.set_num_threads(threads)

@@ -49,7 +49,8 @@ def load_model(folder: Path, device: torch.device, *, exact: bool = True) -> tup
     try:
         config: Any = cast("Any", transformers).AutoConfig.from_pretrained(folder)
         _check_architecture(config, folder)
-        model = _read(folder, device)
+        dtype = torch.float32 if exact or device.type == "cpu" else torch.bfloat16
+        model = _read(folder, device, dtype)
     except ModelUnavailable:
         raise
     except Exception as error:  # whatever a broken folder makes transformers raise
@@ -62,9 +63,9 @@ def load_model(folder: Path, device: torch.device, *, exact: bool = True) -> tup
 def replace_weights(model: nn.Module, folder: Path) -> None:
     """Copy the weights of another folder of the same architecture into `model`, in place."""
     check_model_folder(folder)
-    device = next(model.parameters()).device
+    like = next(model.parameters())
     try:
-        new = _read(folder, device).state_dict()
+        new = _read(folder, like.device, like.dtype).state_dict()
     except Exception as error:  # whatever a broken folder makes transformers raise
         raise ModelUnavailable(f"cannot load the model {folder}: {_first_line(error)}") from error
     old = model.state_dict()
@@ -79,10 +80,10 @@ def replace_weights(model: nn.Module, folder: Path) -> None:
             parameter.copy_(new[name])
 
 
-def _read(folder: Path, device: torch.device) -> nn.Module:
+def _read(folder: Path, device: torch.device, dtype: torch.dtype) -> nn.Module:
     model: Any = cast("Any", transformers).AutoModelForCausalLM.from_pretrained(
         folder,
-        dtype=torch.float32 if device.type == "cpu" else torch.bfloat16,
+        dtype=dtype,
         attn_implementation=IMPLEMENTATION,
         local_files_only=True,
     )
