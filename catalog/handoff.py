@@ -60,9 +60,7 @@ class Handoffs:
                 last = _latest(session, candidate.digest)
                 # Named again by the holder of its lease: a worker that knows that its earlier self is dead.
                 resumed = last is not None and request is not None and last.worker == worker
-                if last is not None and (
-                    last.token >= MAX_ATTEMPTS or (last.expires > now and not resumed)
-                ):
+                if last is not None and (last.token >= MAX_ATTEMPTS or (last.expires > now and not resumed)):
                     continue
                 made = Claim(
                     request=candidate.digest,

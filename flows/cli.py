@@ -51,11 +51,12 @@ def run(overrides: Overrides = None, debug: Debug = False) -> None:
         if (report := finished_run(config)) is None:
             report = launch(config)
         typer.echo(f"report: {report}")
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if isinstance(error, Exception):
+            report_and_exit(error, debug=debug)
+        # Ctrl-C, or Prefect's word for SIGTERM.
         print("rinr: interrupted; finished stages are kept, resume with the same run_id", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    except Exception as error:
-        report_and_exit(error, debug=debug)
 
 
 @app.command()

@@ -1,6 +1,6 @@
 """Load a model folder for the engine, check that it can be served, and replace its weights in place.
 
-Owns the choice of device and precision (float32 on a CPU, for equality with the trainer; bfloat16 on a GPU).
+Owns the choice of device and precision (float32, for equality with the trainer, unless speed is asked for).
 Must not know requests or batches.
 """
 

@@ -1,4 +1,4 @@
-"""`./run bench [NAME ...]`: every benchmark of this folder, each in a process of its own, on a quiet machine."""
+"""`./run bench [NAME ...]`: every benchmark of this folder, each in a process of its own."""
 
 import os
 import subprocess
@@ -19,7 +19,8 @@ def main(names: list[str]) -> int:
     failed = 0
     for name in names or known:
         print(f"\n== {name}", flush=True)
-        failed += subprocess.run([sys.executable, "-m", f"tests.benchmarks.{name}"], check=False).returncode != 0
+        command = [sys.executable, "-m", f"tests.benchmarks.{name}"]
+        failed += subprocess.run(command, check=False).returncode != 0
     return failed
 
 
