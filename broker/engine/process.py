@@ -63,6 +63,10 @@ class ServerProcess:
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
 
+    @property
+    def alive(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
     def start(self) -> Self:
         """Return when it serves. Raises `ModelUnavailable` with the end of its log otherwise."""
         if self._child is not None:
