@@ -53,6 +53,11 @@ class InferenceService:
             raise
         return self._client
 
+    @property
+    def alive(self) -> bool:
+        """False once a process of ours has ended; of somebody else's endpoint nothing is known."""
+        return self._client is not None and (self._process is None or self._process.alive)
+
     async def stop(self) -> None:
         """Close the client, end the process and return when it is gone. Idempotent."""
         client, self._client = self._client, None

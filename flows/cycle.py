@@ -17,7 +17,7 @@ from tasks.outer import consume, holding, import_model, import_seed, publish, tr
 from tasks.session import current, open_session
 
 
-@flow(name="rinr", flow_run_name="rinr {config.run_id}", validate_parameters=True)
+@flow(name="rinr", flow_run_name="{config.recipe_name} seed {config.seed}", validate_parameters=True)
 async def rinr(config: RunConfig) -> str:
     """Three cycles of harness learning and model learning. Returns the path of the report."""
     with RunProgress() as progress:

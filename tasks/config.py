@@ -98,7 +98,8 @@ class StorageConfig(_Config):
 class RunConfig(_Config):
     """Everything that `rinr run` needs to know. The flow `rinr` takes exactly this."""
 
-    recipe_name: str = "laptop"
+    recipe_name: str = "custom"
+    """The recipe that the numbers come from; only a label."""
     run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
     """Names the run folder; the same id again resumes the run."""
     seed: int = Field(default=1, ge=0)

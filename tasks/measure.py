@@ -7,21 +7,38 @@ from typing import Any, Final
 import orjson
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
 
+from broker.errors import ModelUnavailable, SandboxLost
 from broker.evaluation import Evaluation
 from broker.evaluation import evaluate as run_evaluation
 from broker.record import GradedEpisode
 from catalog.store import Ref, Store
 from report.data import KIND_LABELS
+from rl.errors import TrainingError
 from tasks.session import Session, current
 from tasks.stage import StageKey, run_stage
 from tasks.values import Measured
 from verifier.task import Split
 
 VERSION: Final = 1
+
+
+async def lost(_task: object, _run: object, state: State[Any]) -> bool:
+    """Whether a stage failed for a reason that may pass; a refusal would only be refused again."""
+    try:
+        await state.result()
+    except (SandboxLost, ModelUnavailable, TrainingError):
+        return True
+    except BaseException:
+        return False
+    return False
+
+
 RETRIES: dict[str, Any] = {
     "retries": 2,
     "retry_delay_seconds": [5, 20],
+    "retry_condition_fn": lost,
     "cache_policy": NO_CACHE,
     "persist_result": False,
 }

@@ -158,7 +158,9 @@ class Session:
     async def broker(self, model: Ref) -> Broker:
         """A broker whose inference service answers with this model; the service is switched if need be."""
         async with self._switch:
-            if self._broker is None or self._served != model.digest:
+            # A dead server is replaced here, when the stage that lost it is tried again.
+            alive = self._service is not None and self._service.alive
+            if self._broker is None or self._served != model.digest or not alive:
                 await self._release()
                 self.progress.note(f"starting inference for model {short(model.digest)}")
                 folder = self.model_folder(model)

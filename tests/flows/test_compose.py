@@ -1,8 +1,11 @@
 """Settings: recipes carry the specified numbers, and a wrong setting gives one line that names the fix."""
 
-import pytest
+from pathlib import Path
 
-from flows.compose import ConfigError, compose_config
+import pytest
+import yaml
+
+from flows.compose import ConfigError, compose_config, validate
 
 
 @pytest.mark.spec("SCHED-03", "HOST-03", "RL-01", "RL-10")
@@ -44,3 +47,9 @@ def test_a_wrong_setting_is_one_line_that_names_the_fix(overrides: list[str], ex
         compose_config(overrides)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_deployment_runs_the_laptop_recipe_as_it_is() -> None:
+    deployed = yaml.safe_load((Path(__file__).parents[2] / "prefect.yaml").read_text())["deployments"]
+    [cycle] = [entry for entry in deployed if entry["name"] == "cycle"]
+    assert validate(cycle["parameters"]["config"]) == compose_config(["recipe=laptop"])

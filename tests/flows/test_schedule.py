@@ -61,7 +61,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     )
 
 
-@pytest.mark.spec("SCHED-01", "SCHED-08")
+@pytest.mark.spec("SCHED-01", "SCHED-04", "SCHED-08", "SEL-07")
 def test_three_cycles_with_the_five_measurements_and_no_fourth_harness_phase(finished: Finished) -> None:
     counts = Counter((row.cycle, row.kind) for row in finished.catalog.measurements("ci-test"))
     for cycle in (1, 2, 3):
@@ -74,6 +74,9 @@ def test_three_cycles_with_the_five_measurements_and_no_fourth_harness_phase(fin
         ):
             assert counts[cycle, kind] == 1, (cycle, kind)
     assert {cycle for cycle, _ in counts} == {1, 2, 3}
+    for cycle in (1, 2, 3):
+        names = [stage.name for stage in finished.catalog.stages("ci-test") if stage.cycle == cycle]
+        assert names[:2] == ["designate", "evaluate"], "preflight, then the baseline Test"
 
 
 @pytest.mark.spec("SCHED-02")
