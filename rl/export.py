@@ -37,8 +37,9 @@ def write_export(model: Any, base_dir: Path, out_dir: Path, *, dtype: ExportDtyp
         if not (staging / "generation_config.json").exists():
             model.generation_config.save_pretrained(staging)
         if wanted != dtype_of(config):
-            key = "torch_dtype" if "torch_dtype" in config else "dtype"
-            (staging / "config.json").write_bytes(canonical_json({**config, key: wanted}))
+            # Some folders name it twice, for old and new readers: both must tell the truth.
+            keys = [key for key in ("dtype", "torch_dtype") if key in config] or ["dtype"]
+            (staging / "config.json").write_bytes(canonical_json({**config, **dict.fromkeys(keys, wanted)}))
         manifest = describe_folder(staging)
         (staging / MANIFEST).write_bytes(canonical_json(manifest.model_dump(mode="json")))
         _sync(staging)

@@ -26,6 +26,7 @@ from broker.sandbox.runtime import build_runtime
 from broker.template import ChatTemplate
 from catalog.database import Catalog, RunStatus
 from catalog.digest import digest_json, short
+from catalog.errors import StoreError
 from catalog.store import Ref, Store
 from harness_lab.auxiliary import Auxiliary, open_auxiliary, open_endpoint
 from harness_lab.improver.base import Improver
@@ -152,7 +153,12 @@ class Session:
         """An ordinary folder with the model's files, hard-linked out of the store once."""
         folder = self.root / "models" / short(model.digest, 16)
         if not folder.exists():
-            self.store.checkout_tree(model.digest, folder)
+            try:
+                self.store.checkout_tree(model.digest, folder)
+            except StoreError:
+                # Another run on this storage may have put the same model there in the meantime.
+                if not folder.exists():
+                    raise
         return folder
 
     async def broker(self, model: Ref) -> Broker:
