@@ -62,7 +62,7 @@ class Job(EpisodeSetup):
     cursor: int = Field(default=0, ge=0)
     """Where the draw of Train tasks begins."""
     packing: Literal["auto", "tree", "rows"] = "auto"
-    token_budget: int = Field(default=1_024, ge=16)
+    token_budget: int = Field(default=768, ge=16)
     """Tokens of one forward pass of the trainer. About 2 MB each for a 135 M model."""
     export_dtype: ExportDtype = "float32"
     """`base` is half the size, but small steps vanish in bfloat16: measured on a 135 M model, three updates

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 
 import orjson
 
+from rl.embedded.memory import ALLOCATOR
 from rl.errors import ExportRefused, TrainingError
 from rl.job_spec import LOG, PROGRESS, RESULT, EpisodeSetup, Job, JobResult, ValidationJob, ValidationResult
 from rl.process import PARENT_VARIABLE
@@ -75,7 +76,7 @@ async def _run_child(module: str, setup: EpisodeSetup, on_progress: OnProgress |
 def _environment() -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[1])
     search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": search, PARENT_VARIABLE: str(os.getpid())}
+    return {**os.environ, **ALLOCATOR, "PYTHONPATH": search, PARENT_VARIABLE: str(os.getpid())}
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:

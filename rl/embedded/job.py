@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from broker.broker import Broker
 from broker.engine.engine import EmbeddedEngine
 from broker.harness import Harness
 from broker.record import GradedEpisode
+from rl.embedded.memory import return_memory
 from rl.embedded.rollout import Rollout, collect, plan_attempts
 from rl.embedded.trainer import Trainer, UpdateMetrics
 from rl.errors import TrainingError
@@ -51,7 +53,10 @@ async def train(job: Job, engine: EmbeddedEngine, broker: Broker, progress: Prog
         metrics, seconds_sync = await _update(engine, trainer, rollout)
         reports.append(_report(update, rollout, metrics, seconds_sync))
         progress.write("update", reports[-1].model_dump(mode="json"))
-    return _finish(job, engine, broker, trainer, reports, cursor, base, started)
+    packing = trainer.packing
+    # The optimiser's state is not exported (RL-12), and the export needs the room.
+    del trainer
+    return _finish(job, engine, broker, packing, reports, cursor, base, started)
 
 
 class _Ticker:
@@ -80,6 +85,7 @@ async def _update(engine: EmbeddedEngine, trainer: Trainer, rollout: Rollout) ->
         await asyncio.wait([work])
         raise
     before = time.perf_counter()
+    return_memory()
     engine.resume()
     return metrics, paused + time.perf_counter() - before
 
@@ -112,13 +118,14 @@ def _finish(
     job: Job,
     engine: EmbeddedEngine,
     broker: Broker,
-    trainer: Trainer,
+    packing: Literal["tree", "rows"],
     reports: Sequence[UpdateReport],
     cursor: int,
     base: str,
     started: float,
 ) -> JobResult:
     engine.pause()
+    return_memory()
     export = job.folder / EXPORT
     manifest = write_export(engine.model, job.base_model, export, dtype=job.export_dtype)
     # Prompts the model knows from training: sharp distributions show a wrong weight best.
@@ -133,7 +140,7 @@ def _finish(
         model=manifest.digest,
         base=base,
         panel=job.folder / PANEL,
-        packing=trainer.packing,
+        packing=packing,
         updates=tuple(reports),
         cursor=cursor,
         rounding_gap=panel.rounding_gap(),
