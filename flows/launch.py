@@ -5,12 +5,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from broker.engine.default_model import DEFAULT_MODEL, find_model
 from catalog.database import Catalog
 from catalog.errors import IdentityMismatch
 from catalog.store import Store
 from report.terminal import print_run
 from report.write import REPORT, load_run, write_run_report
 from tasks.config import RunConfig, config_identity, new_run_id
+from verifier.release import find
 
 
 def finished_run(config: RunConfig) -> Path | None:
@@ -35,8 +37,16 @@ def finished_run(config: RunConfig) -> Path | None:
     return report
 
 
+def check_inputs(config: RunConfig) -> None:
+    """What can be refused before anything is started or written: the release and a named model folder."""
+    find(config.release)
+    if config.model.inference != "endpoint" and config.model.name != DEFAULT_MODEL:
+        find_model(config.model.name, Path(config.storage.cache))
+
+
 def launch(config: RunConfig) -> Path:
     """Run the flow to its end in this process and print its table. Returns the path of the report."""
+    check_inputs(config)
     from flows.cycle import rinr  # Prefect takes seconds to import
 
     named = config.model_copy(update={"run_id": config.run_id or new_run_id(config)})

@@ -78,7 +78,7 @@ def test_a_release_whose_digest_does_not_match_is_refused(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("code", "word"),
-    [("x = 1\n", "run(task, api)"), ("def run(task:\n", "syntax"), (None, "no harness file")],
+    [("x = 1\n", "run(task, api)"), ("def run(task:\n", "no Python program"), (None, "no harness file")],
 )
 def test_a_harness_file_without_run_is_refused(tmp_path: Path, code: str | None, word: str) -> None:
     path = tmp_path / "h.py"

@@ -30,10 +30,8 @@ def test_the_bundled_release_verifies() -> None:
 
 
 def test_help_loads_neither_prefect_nor_torch_nor_the_catalog() -> None:
-    code = (
-        "import sys, flows.cli; "
-        "print([name for name in ('prefect', 'torch', 'matplotlib', 'sqlalchemy', 'openai') if name in sys.modules])"
-    )
+    heavy = ["prefect", "torch", "matplotlib", "sqlalchemy", "openai"]
+    code = f"import sys, flows.cli; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
