@@ -23,7 +23,7 @@ def measurement_table(measurements: Iterable[Measurement], view: RunView | None 
     words = [f"Accuracy of the first answer, {ATTEMPTS} a task", *splits]
     table.caption = Text("\n".join([*words, "valid: a readable first answer · hit: right of the valid"]))
     for heading in ("phase", "measured", "tested", "split"):
-        table.add_column(heading, no_wrap=heading != "measured")
+        table.add_column(heading, no_wrap=True)
     for heading in ("right", "accuracy", "95 %", "valid", "hit"):
         table.add_column(heading, justify="right", no_wrap=True)
     for item in shown:
