@@ -30,9 +30,12 @@ def prepare_environment(root: Path) -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "300")
+    # Ctrl-C also ends the run's own Prefect server; the client must not then call it for a minute.
+    os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "1")
     os.environ.setdefault("PREFECT_HOME", str(root.resolve() / "prefect"))
     # Errors are ours to report, in one line; the Prefect UI keeps its own copy of the story.
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+    os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")
 
 
 @app.command()

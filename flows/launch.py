@@ -51,5 +51,12 @@ def launch(config: RunConfig) -> Path:
 
     named = config.model_copy(update={"run_id": config.run_id or new_run_id(config)})
     assert named.run_id is not None
-    asyncio.run(rinr(named))
+    try:
+        asyncio.run(rinr(named))
+    except Exception as error:
+        # Ctrl-C ends Prefect's own server too, and its absence is then what Prefect complains of.
+        ended = Catalog(Path(config.storage.root).resolve() / "catalog.db").run(named.run_id)
+        if ended is not None and ended.status == "cancelled":
+            raise KeyboardInterrupt from error
+        raise
     return write_run_report(Path(config.storage.root).resolve(), named.run_id, Console())

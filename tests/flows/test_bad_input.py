@@ -160,6 +160,8 @@ def test_ctrl_c_in_the_middle_leaves_nothing_running_and_the_run_resumes(tmp_pat
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A suite that was started in the background ignores SIGINT, and its children would inherit that.
+        preexec_fn=_hear_interrupts,
     )
     catalog_path = tmp_path / "catalog.db"
     deadline = time.monotonic() + 150
@@ -182,6 +184,10 @@ def test_ctrl_c_in_the_middle_leaves_nothing_running_and_the_run_resumes(tmp_pat
     stages = Catalog(catalog_path).stages("stopped")
     assert done_before < {stage.key for stage in stages}
     assert len({stage.key for stage in stages}) == len(stages), "no stage was made twice"
+
+
+def _hear_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _session_of(leader: int) -> list[str]:
