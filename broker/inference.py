@@ -5,6 +5,7 @@ what is asked of the model.
 """
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import Literal
@@ -12,8 +13,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from broker.client import CompletionsClient
-from broker.engine.process import EngineProcess, ServerProcess
+from broker.engine.process import EngineProcess
 from broker.limiter import Limiter
+from broker.server_process import ServerProcess
 
 
 class InferenceSpec(BaseModel):
@@ -84,7 +86,9 @@ class InferenceService:
             )
         else:
             words = [sys.executable if word == "python" else word for word in spec.command]
-            process = ServerProcess([*words, "--model", str(self._model_dir)], what="the server command")
+            # The user's command need not know when its run is gone.
+            attended = [sys.executable, "-m", "broker.server_child", str(os.getpid()), *words]
+            process = ServerProcess([*attended, "--model", str(self._model_dir)], what="the server command")
         self._process = process
         await asyncio.to_thread(process.start)
         # More requests than the engine works on would queue there, on the programs' clocks (case T17).

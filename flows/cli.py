@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from flows.errors import INTERRUPTED, report_and_exit
+from flows.errors import INTERRUPTED, leave_at_once, report_and_exit
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -29,9 +29,6 @@ def prepare_environment(root: Path) -> None:
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "300")
-    # Ctrl-C also ends the run's own Prefect server; the client must not then call it for a minute.
-    os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "1")
     os.environ.setdefault("PREFECT_HOME", str(root.resolve() / "prefect"))
     # Errors are ours to report, in one line; the Prefect UI keeps its own copy of the story.
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
@@ -55,6 +52,9 @@ def run(overrides: Overrides = None, debug: Debug = False) -> None:
             report = launch(config)
         typer.echo(f"report: {report}")
     except BaseException as error:
+        if type(error).__name__ == "PrefectUnavailable":
+            # Prefect's last events have nobody to go to, and its exit would wait for each of them.
+            leave_at_once(error, debug=debug)
         if isinstance(error, Exception):
             report_and_exit(error, debug=debug)
         # Ctrl-C, or Prefect's word for SIGTERM.

@@ -1,9 +1,13 @@
-"""From exceptions to one line and an exit code. Codes: 0 done, 1 failed, 2 bad input, 3 something is missing
-on this machine, 4 an identity does not match, 5 the model or a sandbox was lost, 130 interrupted."""
+"""From exceptions to one line and an exit code.
 
+Codes: 0 done, 1 failed, 2 bad input, 3 something is missing on this machine, 4 an identity does not match, 5
+the model, a sandbox or the Prefect server was lost, 130 interrupted.
+"""
+
+import os
 import sys
 import traceback
-from typing import Final
+from typing import Final, NoReturn
 
 import typer
 
@@ -22,6 +26,7 @@ _CODES: Final = {
     "HandoffError": MISMATCH,
     "ModelUnavailable": LOST,
     "SandboxLost": LOST,
+    "PrefectUnavailable": LOST,
     "StoreError": FAILED,
     "TrainingError": FAILED,
     "ExportRefused": FAILED,
@@ -51,7 +56,19 @@ def one_line(error: BaseException) -> str:
 
 def report_and_exit(error: BaseException, *, debug: bool) -> None:
     """Print the error and leave with its code."""
+    _report(error, debug)
+    raise typer.Exit(exit_code(error))
+
+
+def leave_at_once(error: BaseException, *, debug: bool) -> NoReturn:
+    """Print the error and leave with its code, past everything that would still be done at exit."""
+    _report(error, debug)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code(error))
+
+
+def _report(error: BaseException, debug: bool) -> None:
     if debug:
         traceback.print_exception(error)
     print(f"rinr: {one_line(error)}", file=sys.stderr)
-    raise typer.Exit(exit_code(error))

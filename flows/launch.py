@@ -1,16 +1,21 @@
 """Start the flow from a command line, and answer for a run that is already finished."""
 
 import asyncio
+import os
+from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 from rich.console import Console
 
 from broker.engine.default_model import DEFAULT_MODEL, find_model
 from catalog.database import Catalog
 from catalog.errors import IdentityMismatch
 from catalog.store import Store
+from flows.prefect_server import PrefectUnavailable, own_server
 from report.terminal import print_run
 from report.write import REPORT, load_run, write_run_report
+from rl.launch import prepare_forks
 from tasks.config import RunConfig, config_identity, new_run_id
 from verifier.release import find
 
@@ -30,11 +35,7 @@ def finished_run(config: RunConfig) -> Path | None:
         raise IdentityMismatch(
             f"run {config.run_id} was made with other settings: give the same ones, or choose another run_id"
         )
-    report = root / config.run_id / REPORT
-    if not report.exists():
-        return write_run_report(root, config.run_id, Console())
-    print_run(load_run(Catalog(root / "catalog.db"), Store(root / "store"), config.run_id), Console())
-    return report
+    return _print(root, config.run_id)
 
 
 def check_inputs(config: RunConfig) -> None:
@@ -45,18 +46,40 @@ def check_inputs(config: RunConfig) -> None:
 
 
 def launch(config: RunConfig) -> Path:
-    """Run the flow to its end in this process and print its table. Returns the path of the report."""
-    check_inputs(config)
-    from flows.cycle import rinr  # Prefect takes seconds to import
+    """Run the flow to its end in this process and print its table. Returns the path of the report.
 
+    Raises PrefectUnavailable when the Prefect server is lost on the way.
+    """
+    check_inputs(config)
     named = config.model_copy(update={"run_id": config.run_id or new_run_id(config)})
     assert named.run_id is not None
-    try:
-        asyncio.run(rinr(named))
-    except Exception as error:
-        # Ctrl-C ends Prefect's own server too, and its absence is then what Prefect complains of.
-        ended = Catalog(Path(config.storage.root).resolve() / "catalog.db").run(named.run_id)
-        if ended is not None and ended.status == "cancelled":
-            raise KeyboardInterrupt from error
-        raise
-    return write_run_report(Path(config.storage.root).resolve(), named.run_id, Console())
+    with ExitStack() as stack:
+        from prefect.settings import PREFECT_API_URL, temporary_settings
+
+        server = None
+        if not PREFECT_API_URL.value():
+            server = stack.enter_context(own_server(Path(os.environ["PREFECT_HOME"])))
+        if named.trainer.start == "fork":
+            prepare_forks()
+        from flows.cycle import rinr  # seconds of imports, while the server starts
+
+        if server is not None:
+            stack.enter_context(temporary_settings({PREFECT_API_URL: f"{server.url()}/api"}))
+            Console(stderr=True).print(f"timeline, while this lasts: {server.url()}", highlight=False)
+        try:
+            asyncio.run(rinr(named))
+        except httpx.TransportError as error:
+            raise PrefectUnavailable(
+                f"the Prefect server was lost ({error}): start yours again, or unset PREFECT_API_URL for one "
+                f"of the run's own, and resume with run_id={named.run_id}"
+            ) from error
+    return _print(Path(config.storage.root).resolve(), named.run_id)
+
+
+def _print(root: Path, run_id: str) -> Path:
+    """Print a run's table. Returns the path of its report, which is written again only if it is gone."""
+    report = root / run_id / REPORT
+    if not report.exists():
+        return write_run_report(root, run_id, Console())
+    print_run(load_run(Catalog(root / "catalog.db"), Store(root / "store"), run_id), Console())
+    return report

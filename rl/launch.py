@@ -15,8 +15,10 @@ from typing import Any, Final, cast
 
 import orjson
 
+from rl import forked
 from rl.embedded.memory import ALLOCATOR
 from rl.errors import ExportRefused, TrainingError
+from rl.forked import ForkedProcess
 from rl.job_spec import LOG, PROGRESS, RESULT, EpisodeSetup, Job, JobResult, ValidationJob, ValidationResult
 from rl.process import PARENT_VARIABLE
 
@@ -26,41 +28,39 @@ _GRACE_SECONDS: Final = 20.0
 _LOG_LINES: Final = 15
 
 
-async def run_job(job: Job, on_progress: OnProgress | None = None) -> JobResult:
+async def run_job(job: Job, on_progress: OnProgress | None = None, *, fork: bool = False) -> JobResult:
     """Train in a child process. Events of `progress.jsonl` reach `on_progress` as they come.
 
     Raises `TrainingError` with the end of the child's log when it fails. A half-finished folder is begun
-    anew, for unsaved updates are never counted (CONT-03).
+    anew, for unsaved updates are never counted (CONT-03). `fork`: see `rl.forked`.
     """
-    return JobResult.model_validate_json(await _run_child("rl.embedded.job", job, on_progress))
+    return JobResult.model_validate_json(await _run_child("rl.embedded.job", job, on_progress, fork))
 
 
-async def validate_export(job: ValidationJob, on_progress: OnProgress | None = None) -> ValidationResult:
+async def validate_export(
+    job: ValidationJob, on_progress: OnProgress | None = None, *, fork: bool = False
+) -> ValidationResult:
     """Validate in a child process. Raises `ExportRefused` with the named reason, or `TrainingError`."""
-    result = ValidationResult.model_validate_json(await _run_child("rl.validate", job, on_progress))
+    result = ValidationResult.model_validate_json(await _run_child("rl.validate", job, on_progress, fork))
     if result.refused is not None:
         raise ExportRefused(result.refused, result.detail)
     return result
 
 
-async def _run_child(module: str, setup: EpisodeSetup, on_progress: OnProgress | None) -> bytes:
+def prepare_forks() -> None:
+    """Do the imports of forked jobs in the background, so that the first one finds them done."""
+    forked.prepare(_environment())
+
+
+async def _run_child(module: str, setup: EpisodeSetup, on_progress: OnProgress | None, fork: bool) -> bytes:
     folder = setup.folder.absolute()
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    (folder / "job.json").write_text(setup.model_dump_json(indent=2))
+    job = folder / "job.json"
+    job.write_text(setup.model_dump_json(indent=2))
     follower = _Follower(folder / PROGRESS, on_progress)
-    with (folder / LOG).open("wb") as log:
-        child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            module,
-            str(folder / "job.json"),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=_environment(),
-        )
+    child = await _start(module, job, fork)
     try:
         ended = asyncio.ensure_future(child.wait())
         while not ended.done():
@@ -73,13 +73,34 @@ async def _run_child(module: str, setup: EpisodeSetup, on_progress: OnProgress |
         await asyncio.shield(_end(child))
 
 
+async def _start(module: str, job: Path, fork: bool) -> "asyncio.subprocess.Process | ForkedProcess":
+    log = job.with_name(LOG)
+    if fork:
+        log.touch()
+        return await asyncio.to_thread(ForkedProcess.start, module, job, log, _environment())
+    with log.open("wb") as output:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            module,
+            str(job),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **_environment()},
+            # Ctrl-C is the parent's to hear; it ends its jobs in good order.
+            process_group=0,
+        )
+
+
 def _environment() -> dict[str, str]:
+    """What a job's environment has beside the parent's."""
     root = str(Path(__file__).resolve().parents[1])
     search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, **ALLOCATOR, "PYTHONPATH": search, PARENT_VARIABLE: str(os.getpid())}
+    return {**ALLOCATOR, "PYTHONPATH": search, PARENT_VARIABLE: str(os.getpid())}
 
 
-async def _end(child: asyncio.subprocess.Process) -> None:
+async def _end(child: "asyncio.subprocess.Process | ForkedProcess") -> None:
     if child.returncode is not None:
         return
     with contextlib.suppress(ProcessLookupError):

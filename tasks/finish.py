@@ -13,5 +13,7 @@ from tasks.session import current
 async def write_report() -> str:
     """Write the HTML report from catalog and store. Returns its path."""
     session = current()
+    # The page tells how the run ended, and nothing that it measures is still to come.
+    session.status("completed")
     path: Path = write_run_report(session.root, session.run_id)
     return str(path)

@@ -156,7 +156,7 @@ async def train_request(session: Session, request: str) -> Trained:
         )
         total = job.contract.updates * job.contract.episodes_per_batch
         with session.progress.stage(f"r{cycle:04d} training", total=total, unit="episodes") as bar:
-            result = await run_job(job, lambda event: _show(session, bar, event))
+            result = await run_job(job, lambda event: _show(session, bar, event), fork=_forks(session))
         trained = Trained(
             export=session.store.put_tree(result.export),
             panel=session.store.put_blob(result.panel.read_bytes()),
@@ -188,7 +188,9 @@ async def validate_request(session: Session, request: str, trained: Trained) -> 
         started = time.monotonic()
         total = len(session.release.split("test"))
         with session.progress.stage(f"r{cycle:04d} export Test", total=total, unit="episodes") as bar:
-            result = await validate_export(job, lambda event: _show(session, bar, event))
+            result = await validate_export(
+                job, lambda event: _show(session, bar, event), fork=_forks(session)
+            )
         assert result.evaluation is not None
         assert result.episodes is not None
         measured = Measured(
@@ -241,6 +243,10 @@ def _setup(session: Session, wanted: Mapping[str, Any], name: str) -> dict[str, 
         "scripted_server": config.model.command if config.model.scripted else (),
         "folder": session.folder / f"r{int(wanted['cycle']):04d}" / name,
     }
+
+
+def _forks(session: Session) -> bool:
+    return session.config.trainer.start == "fork"
 
 
 def _model_folder(session: Session, digest: str) -> Path:

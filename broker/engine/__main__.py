@@ -6,22 +6,16 @@ not know how it is started (`process`).
 
 import argparse
 import asyncio
-import json
-import os
 import signal
 import socket
 import sys
-import threading
-import time
 from pathlib import Path
-from typing import Final
 
 import uvicorn
 
 from broker.engine.default_model import check_model_folder
 from broker.errors import ModelUnavailable
-
-_WATCH_SECONDS: Final = 0.5
+from broker.server_child import end_with_parent, write_ready
 
 
 def _arguments() -> argparse.Namespace:
@@ -45,28 +39,6 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def end_with_parent(parent: int | None) -> None:
-    """Watch the parent, so that no engine is left behind when it is killed.
-
-    The kernel's own signal for this is sent when the parent's starting *thread* ends, which is too early.
-    """
-    if parent is None:
-        return
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_WATCH_SECONDS)
-        os._exit(0)
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
-
-
-def _write_ready(path: Path, port: int) -> None:
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_text(json.dumps({"port": port, "pid": os.getpid()}), encoding="utf-8")
-    partial.replace(path)
-
-
 async def _serve(arguments: argparse.Namespace) -> None:
     check_model_folder(arguments.model)
     # Not before, so that a wrong flag or folder is answered at once.
@@ -86,7 +58,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     app = create_app(engine, arguments.name or arguments.model.name)
     # The listener queues connections from here on, so the file may be there before the loop serves them.
     if arguments.ready_file:
-        _write_ready(arguments.ready_file, listener.getsockname()[1])
+        write_ready(arguments.ready_file, listener.getsockname()[1])
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
     )

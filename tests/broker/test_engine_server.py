@@ -150,7 +150,7 @@ def test_a_child_that_dies_at_start_is_reported_with_its_own_words(tmp_path: Pat
 def test_the_engine_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     child_code = (
-        "import os, time; from pathlib import Path; from broker.engine.__main__ import end_with_parent\n"
+        "import os, time; from pathlib import Path; from broker.server_child import end_with_parent\n"
         f"end_with_parent(os.getppid()); Path({str(note)!r}).write_text(str(os.getpid())); time.sleep(60)"
     )
     parent_code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child_code!r}])"

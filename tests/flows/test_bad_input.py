@@ -149,12 +149,12 @@ def test_a_full_disk_ends_the_run_in_one_line_and_what_was_stored_stays(tmp_path
         subprocess.run(["umount", "-l", str(disk)], check=False)
 
 
-@pytest.mark.slow
-def test_ctrl_c_in_the_middle_leaves_nothing_running_and_the_run_resumes(tmp_path: Path) -> None:
-    settings = ["recipe=ci", "run_id=stopped", f"storage.root={tmp_path}", "schedule.cycles=1"]
+def run_until(tmp_path: Path, stages: int, settings: list[str], **environment: str) -> subprocess.Popen[str]:
+    """A run in a session of its own that has finished so many stages and goes on."""
     child = subprocess.Popen(
         [sys.executable, "-m", "flows", "run", *settings],
         cwd=ROOT,
+        env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -166,16 +166,51 @@ def test_ctrl_c_in_the_middle_leaves_nothing_running_and_the_run_resumes(tmp_pat
     catalog_path = tmp_path / "catalog.db"
     deadline = time.monotonic() + 150
     while time.monotonic() < deadline:
-        if catalog_path.exists() and len(Catalog(catalog_path).stages("stopped")) >= 2:
+        if catalog_path.exists() and len(Catalog(catalog_path).stages("stopped")) >= stages:
             break
         time.sleep(0.1)
+    return child
+
+
+def ci_run(tmp_path: Path) -> list[str]:
+    return ["recipe=ci", "run_id=stopped", f"storage.root={tmp_path}", "schedule.cycles=1"]
+
+
+@pytest.mark.slow
+def test_a_lost_prefect_server_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    child = run_until(tmp_path, 2, ci_run(tmp_path), PREFECT_CLIENT_MAX_RETRIES="1")
+    (server,) = [pid for pid, command in _session_of(child.pid) if "flows.prefect_server" in command]
+    os.kill(server, signal.SIGKILL)
+    _, error = child.communicate(timeout=120)
+    assert child.returncode == 5, error[-2000:]
+    assert "Prefect server was lost" in error
+    assert "run_id=stopped" in error
+    assert "Traceback" not in error
+    assert _left(child.pid) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stages", [2, 6])
+def test_a_killed_run_leaves_nothing_running(tmp_path: Path, stages: int) -> None:
+    """In the harness phase, and (after its six stages) while a job trains."""
+    child = run_until(tmp_path, stages, ci_run(tmp_path))
+    time.sleep(0.5)
+    child.kill()
+    child.communicate(timeout=60)
+    assert _left(child.pid) == []
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_the_middle_leaves_nothing_running_and_the_run_resumes(tmp_path: Path) -> None:
+    settings = ci_run(tmp_path)
+    child = run_until(tmp_path, 2, settings)
+    catalog_path = tmp_path / "catalog.db"
     os.killpg(child.pid, signal.SIGINT)
     _, error = child.communicate(timeout=60)
     assert child.returncode == 130, error[-2000:]
     assert "interrupted" in error
     assert "Traceback" not in error
-    time.sleep(2)
-    assert _session_of(child.pid) == []
+    assert _left(child.pid) == []
     done_before = {stage.key for stage in Catalog(catalog_path).stages("stopped")}
     assert done_before
     assert Catalog(catalog_path).run("stopped").status == "cancelled"  # type: ignore[union-attr]
@@ -190,16 +225,25 @@ def _hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _session_of(leader: int) -> list[str]:
-    """Command lines of the processes that are left of a session."""
-    left: list[str] = []
+def _session_of(leader: int) -> list[tuple[int, str]]:
+    """Process id and command line of the processes of a session."""
+    found: list[tuple[int, str]] = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
             if int(fields[3]) == leader and fields[0] != "Z":
-                left.append((stat.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                command = (stat.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found.append((int(stat.parent.name), command))
         except OSError:
             continue
+    return found
+
+
+def _left(leader: int, seconds: float = 10.0) -> list[tuple[int, str]]:
+    """What is still there of a session after the time that ending in good order takes."""
+    deadline = time.monotonic() + seconds
+    while (left := _session_of(leader)) and time.monotonic() < deadline:
+        time.sleep(0.2)
     return left
 
 
