@@ -16,7 +16,7 @@ from broker.budgets import Budgets
 from broker.episode import Episode, Services
 from broker.errors import ModelUnavailable, SandboxLost
 from broker.limiter import Limiter
-from broker.model import TaskModel
+from broker.model import ChatTaskModel, TaskModel
 from broker.record import GradedEpisode
 from broker.sandbox.base import SandboxFactory
 from broker.template import ChatTemplate
@@ -26,7 +26,7 @@ from verifier.release import Release
 
 __all__ = ["BROKER_VERSION", "Attempt", "Broker", "Lost", "Reply", "Researcher", "host_identity", "task_seed"]
 
-BROKER_VERSION: Final = 1
+BROKER_VERSION: Final = 2
 """Raise it whenever the same program, model and task could give another record."""
 
 Result = GradedEpisode | Lost
@@ -51,7 +51,7 @@ def host_identity(
 class Broker:
     """The one way to run an episode. Share one per run: its limiter is the shared limit."""
 
-    model: TaskModel
+    model: TaskModel | ChatTaskModel
     template: ChatTemplate
     sandboxes: SandboxFactory
     grader: Grader

@@ -7,7 +7,7 @@ concluded then. Must not know how harnesses evolve or models learn.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -16,11 +16,11 @@ from broker.budgets import Budgets
 from broker.clipping import clip_observation
 from broker.clock import EpisodeClock, current_clock, not_charged
 from broker.controller import Controller, Ended, Execute, Generate, Submit
-from broker.errors import BudgetExhausted, HarnessError
+from broker.errors import BudgetExhausted, HarnessError, ModelUnavailable, PromptRefused
 from broker.guidance import program_task
 from broker.history import as_chat, clip_history
 from broker.messages import Ledger, read_messages
-from broker.model import Sampling, TaskModel
+from broker.model import ChatTaskModel, Completion, Sampling, TaskModel
 from broker.record import (
     Clipping,
     EpisodeRecord,
@@ -42,6 +42,8 @@ from verifier.task import NOT_SUBMITTED, Verdict
 
 _MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 _MAX_TRACEBACK: Final = 4_000
+_OVERDUE_SECONDS: Final = 1800.0
+"""How long past the episode clock a model call may still end; a client's own time-out comes first."""
 _LONG_TEXT: Final = 50_000
 """Characters from which text is worked on in a thread, so that one episode never holds up its siblings."""
 _Value = TypeVar("_Value")
@@ -56,7 +58,7 @@ NO_MODEL_CALL: Final = Verdict(
 class Services:
     """What an episode stands on; shared by all episodes of a run."""
 
-    model: TaskModel
+    model: TaskModel | ChatTaskModel
     template: ChatTemplate
     sandboxes: SandboxFactory
     grader: Grader
@@ -174,14 +176,16 @@ class Episode:
         except TimeoutError:
             raise BudgetExhausted(StopReason.TIME_BUDGET) from None
 
-    async def _within_clock(self, work: Awaitable[_Value]) -> _Value:
-        """Await work until the episode clock, which may stand still meanwhile, is used up."""
+    async def _answered(self, work: Awaitable[_Value]) -> _Value:
+        """Await a model call to its end, past the clock too: a slow model answers then, a dead one fails."""
         task = asyncio.ensure_future(work)
         try:
             while not task.done():
-                if self._clock.remaining <= 0:
-                    raise BudgetExhausted(StopReason.TIME_BUDGET)
-                await asyncio.wait({task}, timeout=max(0.01, self._clock.remaining))
+                if (patience := self._clock.remaining + _OVERDUE_SECONDS) <= 0:
+                    raise ModelUnavailable(
+                        f"the task model had not answered {_OVERDUE_SECONDS:.0f} s after the episode clock ran out"
+                    )
+                await asyncio.wait({task}, timeout=max(0.01, patience))
             return task.result()
         finally:
             if not task.done():
@@ -202,24 +206,45 @@ class Episode:
             max_tokens=budgets.completion_tokens,
         )
         asked = self._clock.elapsed
-        completion = await self._within_clock(services.model.complete(prompt_ids, sampling))
-        text = services.template.decode(completion.token_ids)
+        completion = await self._answered(self._ask(messages, prompt_ids, sampling))
+        exact = completion.token_exact
+        text = (
+            completion.text if completion.text is not None else services.template.decode(completion.token_ids)
+        )
         progress.model_calls.append(
             ModelCall(
                 index=len(progress.model_calls),
                 messages=messages,
                 clippings=clippings,
-                prompt_ids=prompt_ids,
+                prompt_ids=prompt_ids if exact else (),
+                prompt_tokens=None if exact else len(prompt_ids),
                 completion=completion,
                 text=text,
                 sampling=sampling,
                 seconds=max(0.0, self._clock.elapsed - asked),
             )
         )
-        if completion.finish_reason == "length":
+        # An endpoint's own count may differ; the declared tokenizer's is the one that holds (HOST-11).
+        too_long = not exact and services.template.count(text) > budgets.completion_tokens
+        if completion.finish_reason == "length" or too_long:
             raise BudgetExhausted(StopReason.OUTPUT_TRUNCATED)
+        if completion.finish_reason == "content_filter":
+            raise BudgetExhausted(StopReason.CONTENT_FILTERED)
+        if self._clock.remaining <= 0:
+            raise BudgetExhausted(StopReason.TIME_BUDGET)
         self._ledger.completions.append(text)
         return text
+
+    async def _ask(
+        self, messages: Sequence[Message], prompt_ids: tuple[int, ...], sampling: Sampling
+    ) -> Completion:
+        model = self._services.model
+        if not isinstance(model, ChatTaskModel):
+            return await model.complete(prompt_ids, sampling)
+        try:
+            return await model.reply(as_chat(messages), sampling, len(prompt_ids))
+        except PromptRefused as error:
+            raise HarnessError("protocol", str(error)) from error
 
     def _prompt(self, read: tuple[Message, ...]) -> _Prompt:
         """Clipped messages, what was clipped, and the prompt ids; refuses what does not fit."""
@@ -343,6 +368,8 @@ class Episode:
             submissions=tuple(progress.submissions),
             stop_reason=stop,
             error=error,
+            token_exact=not isinstance(self._services.model, ChatTaskModel),
+            tokenizer=self._services.template.digest,
             seconds=self._clock.elapsed,
             queue_seconds=self._clock.queued,
             notes=notes,

@@ -30,6 +30,8 @@ class StopReason(StrEnum):
     CONTEXT_BUDGET = "context_budget"
     OUTPUT_TRUNCATED = "output_truncated"
     """A completion hit its length limit."""
+    CONTENT_FILTERED = "content_filtered"
+    """A chat endpoint withheld its answer by a filter of its own."""
     OUT_OF_MEMORY = "out_of_memory"
     CANDIDATE_ERROR = "candidate_error"
 
@@ -58,6 +60,9 @@ class ModelCall(_Frozen):
     """What the model really saw, after clipping, with verified sources."""
     clippings: tuple[Clipping, ...] = ()
     prompt_ids: tuple[int, ...]
+    """Empty when a chat endpoint answered: what it made of the messages is not known."""
+    prompt_tokens: int | None = None
+    """The host's own count, where there are no prompt ids."""
     completion: Completion
     text: str
     """The completion decoded without special tokens: what the program received."""
@@ -105,6 +110,10 @@ class EpisodeRecord(_Frozen):
     submissions: tuple[Submission, ...]
     stop_reason: StopReason
     error: ProgramError | None = None
+    token_exact: bool = True
+    """False when a chat endpoint without token ids answered: never trained on (HOST-11)."""
+    tokenizer: str = ""
+    """Digest of the tokenizer and template that counted every budget of this episode."""
     seconds: float
     """Episode clock: queueing and auxiliary calls excluded."""
     queue_seconds: float = 0.0

@@ -398,7 +398,7 @@ async def test_a_slow_model_call_ends_at_the_episode_clock() -> None:
     graded = await play(LOOP, model=SlowModel("thinking"), seconds=0.25)
     assert graded.record.stop_reason == "time_budget"
     assert time.monotonic() - began < 2
-    assert len(graded.record.model_calls) <= 2
+    assert len(graded.record.model_calls) <= 3, "the call that was under way is recorded"
 
 
 def test_the_same_question_asked_again_gets_another_seed() -> None:
