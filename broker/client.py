@@ -1,130 +1,91 @@
 """The client of one OpenAI-compatible completions endpoint: token ids both ways (HOST-06, HOST-12).
 
-Everything the engine could choose by itself is sent with every request. A request that failed in
-transport (429, 5xx, broken connection) is repeated, for sampling is seeded and has no side effect; what
-comes back is checked, never repaired. Failures are `ModelUnavailable`. The time of failed requests and of
-waiting for a free sequence is not charged to the episode. Knows nothing else of episodes.
+Everything the engine could choose by itself is sent with every request. What comes back is checked, never
+repaired: failures are `ModelUnavailable`. Transport is the endpoint's part (`broker/endpoint.py`). Knows
+nothing of episodes.
 """
 
-import asyncio
-import math
-import time
 from typing import Any, cast
 
-import httpx
 import orjson
-from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from broker.clock import not_charged, refund
+from broker.endpoint import Endpoint, EndpointSettings
 from broker.errors import ModelUnavailable
 from broker.limiter import Limiter
 from broker.model import Completion, Sampling
 from catalog.digest import digest_json
 
-_RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 _VOLATILE_MODEL_FIELDS = frozenset({"created", "permission"})
+_ROUNDING = 1e-3
+"""How far above 0 rounding may lift a log-probability."""
 
 
 class CompletionsClient:
-    """`TaskModel` over HTTP. One connection pool per event loop, kept alive between calls."""
+    """`TaskModel` over HTTP."""
 
     def __init__(
         self,
         base_url: str,
         model_name: str,
+        settings: EndpointSettings | None = None,
         *,
-        timeout: float = 600.0,
-        attempts: int = 3,
         back_off: float = 1.0,
         sequences: Limiter | None = None,
-        max_connections: int = 64,
         api_key: str | None = None,
+        key_hint: str = "the server's key",
     ) -> None:
-        """`base_url` with or without `/v1`; `timeout` and `back_off` in seconds, the pause doubles.
+        """`base_url` with or without `/v1`; `back_off` in seconds, see `Endpoint`.
 
         `sequences`: how many requests the engine works on at once; give it if the engine would queue (T17).
         """
-        root = base_url.rstrip("/")
-        self.base_url = root if root.endswith("/v1") else root + "/v1"
+        root = base_url.rstrip("/").removesuffix("/v1") + "/v1"
+        self.endpoint = Endpoint(root, settings, back_off=back_off, api_key=api_key, key_hint=key_hint)
+        self.base_url = self.endpoint.base_url
         self.model_name = model_name
-        self.requests = 0
-        """Requests sent, repeats included."""
-        self._timeout = timeout
-        self._attempts = attempts
-        self._back_off = back_off
         self._sequences = sequences
-        self._max_connections = max_connections
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._http: httpx.AsyncClient | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def requests(self) -> int:
+        """Requests sent, repeats included."""
+        return self.endpoint.requests
 
     async def complete(self, prompt_ids: tuple[int, ...], sampling: Sampling) -> Completion:
         """Generate once. Raises `ModelUnavailable`."""
-        body = _request_body(self.model_name, prompt_ids, sampling)
         if self._sequences is None:
-            answer = await self._ask("POST", "/completions", body)
-        else:
-            async with self._sequences.slot():
-                answer = await self._ask("POST", "/completions", body)
-        return _read_completion(answer, prompt_ids)
+            return await self._complete(prompt_ids, sampling)
+        async with self._sequences.slot():
+            return await self._complete(prompt_ids, sampling)
 
     async def identity(self) -> str:
         """Digest of what the endpoint says of the model, address left out. Raises `ModelUnavailable`."""
-        answer = await self._ask("GET", "/models", None)
-        entries = cast("list[dict[str, Any]]", answer.get("data") or [])
-        for entry in entries:
+        answer, _ = await self.endpoint.ask("GET", "/models", None, lambda value: value)
+        entries = cast("list[Any]", answer.get("data") or [])
+        known = [cast("dict[str, Any]", entry) for entry in entries if isinstance(entry, dict)]
+        for entry in known:
             if entry.get("id") == self.model_name:
                 return digest_json({k: v for k, v in entry.items() if k not in _VOLATILE_MODEL_FIELDS})
-        served = ", ".join(str(entry.get("id")) for entry in entries) or "nothing"
+        served = ", ".join(str(entry.get("id")) for entry in known) or "nothing"
         raise ModelUnavailable(
             f"{self.base_url} serves no model {self.model_name!r} (it serves {served}): set the model's name"
         )
 
     async def close(self) -> None:
         """Close the connections of the running event loop. May be called twice."""
-        client, self._http = self._http, None
-        if client is not None and self._loop is asyncio.get_running_loop():
-            await client.aclose()
+        await self.endpoint.close()
 
-    def _client(self) -> httpx.AsyncClient:
-        loop = asyncio.get_running_loop()
-        if self._http is None or self._loop is not loop:
-            limits = httpx.Limits(
-                max_connections=self._max_connections, max_keepalive_connections=self._max_connections
-            )
-            # Waiting for a pooled connection is our own queue, so it has no time-out. Proxies named in the
-            # environment are left out: the task model is a service of the run.
-            self._http = httpx.AsyncClient(
-                timeout=httpx.Timeout(self._timeout, connect=10.0, pool=None),
-                limits=limits,
-                headers=self._headers,
-                trust_env=False,
-            )
-            self._loop = loop
-        return self._http
-
-    async def _ask(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
-        problem = "no request was sent"
-        for attempt in range(self._attempts):
-            if attempt:
-                with not_charged():
-                    await asyncio.sleep(self._back_off * 2 ** (attempt - 1))
-            asked = time.monotonic()
-            try:
-                self.requests += 1
-                response = await self._client().request(
-                    method, self.base_url + path, content=body, headers={"Content-Type": "application/json"}
-                )
-                if response.status_code not in _RETRIED_STATUS:
-                    return _read_answer(response, self.base_url + path)
-                problem = f"status {response.status_code}: {_excerpt(response)}"
-            except httpx.TransportError as error:
-                problem = f"{type(error).__name__}: {error}".rstrip(": ")
-            refund(time.monotonic() - asked)
-        raise ModelUnavailable(
-            f"the model endpoint {self.base_url} did not answer after {self._attempts} attempts ({problem}): "
-            "start the server, or correct the model's address"
+    async def _complete(self, prompt_ids: tuple[int, ...], sampling: Sampling) -> Completion:
+        body = _request_body(self.model_name, prompt_ids, sampling)
+        reserved = len(prompt_ids) + sampling.max_tokens
+        completion, _ = await self.endpoint.ask(
+            "POST",
+            "/completions",
+            body,
+            lambda answer: _read_completion(answer, prompt_ids, sampling),
+            tokens=reserved,
         )
+        self.endpoint.give_back(sampling.max_tokens - len(completion.token_ids))
+        return completion
 
 
 def _request_body(model_name: str, prompt_ids: tuple[int, ...], sampling: Sampling) -> bytes:
@@ -151,42 +112,29 @@ def _request_body(model_name: str, prompt_ids: tuple[int, ...], sampling: Sampli
     )
 
 
-def _excerpt(response: httpx.Response) -> str:
-    return " ".join(response.text.split())[:200] or "empty answer"
+class _Wire(BaseModel):
+    # Strict: a text "5" or a truth value is no token id.
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
-def _read_answer(response: httpx.Response, url: str) -> dict[str, Any]:
-    if response.status_code != 200:
-        raise ModelUnavailable(
-            f"{url} refused the request with status {response.status_code}: {_excerpt(response)}"
-        )
-    try:
-        answer = orjson.loads(response.content)
-    except orjson.JSONDecodeError as error:
-        raise ModelUnavailable(f"{url} answered something that is not JSON: {_excerpt(response)}") from error
-    if not isinstance(answer, dict):
-        raise ModelUnavailable(f"{url} answered no JSON object: {_excerpt(response)}")
-    return cast("dict[str, Any]", answer)
-
-
-class _Logprobs(BaseModel):
+class _Logprobs(_Wire):
     token_logprobs: list[float] = []
 
 
-class _Choice(BaseModel):
+class _Choice(_Wire):
     finish_reason: str | None
-    token_ids: list[NonNegativeInt] | None = None
+    token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
 
 
-class _Answer(BaseModel):
+class _Answer(_Wire):
     """The fields of a completions answer that are read; vLLM's names."""
 
-    choices: list[_Choice] = Field(min_length=1)
+    choices: list[_Choice] = Field(min_length=1, max_length=1)
 
 
-def _read_completion(answer: dict[str, Any], prompt_ids: tuple[int, ...]) -> Completion:
+def _read_completion(answer: dict[str, Any], prompt_ids: tuple[int, ...], sampling: Sampling) -> Completion:
     try:
         choice = _Answer.model_validate(answer).choices[0]
     except ValidationError as error:
@@ -198,20 +146,37 @@ def _read_completion(answer: dict[str, Any], prompt_ids: tuple[int, ...]) -> Com
     if choice.token_ids is None:
         raise ModelUnavailable(
             "the model endpoint returns no token ids: start vLLM >= 0.10.2 (its request option "
-            "return_token_ids), or the embedded engine, or use mode=harness with a chat endpoint"
-        )
-    logprobs = choice.logprobs.token_logprobs if choice.logprobs else []
-    if not choice.token_ids:
-        raise ModelUnavailable("the model endpoint generated nothing, not even an end of turn")
-    if len(logprobs) != len(choice.token_ids) or not all(math.isfinite(value) for value in logprobs):
-        raise ModelUnavailable(
-            f"the model endpoint returned {len(logprobs)} log-probabilities for {len(choice.token_ids)} "
-            "tokens (or one is not finite): it must support logprobs beside return_token_ids"
+            "return_token_ids), or the embedded engine, or evaluate it as a chat endpoint (model=chat)"
         )
     if choice.prompt_token_ids is not None and tuple(choice.prompt_token_ids) != prompt_ids:
         raise ModelUnavailable("the model endpoint saw other prompt ids than were sent: it must not tokenise")
-    if choice.finish_reason not in ("stop", "length"):
-        raise ModelUnavailable(f"the model endpoint ended a generation with {choice.finish_reason!r}")
-    return Completion(
-        token_ids=tuple(choice.token_ids), logprobs=tuple(logprobs), finish_reason=choice.finish_reason
+    ids, logprobs = choice.token_ids, choice.logprobs.token_logprobs if choice.logprobs else []
+    _check_generation(ids, logprobs, choice.finish_reason, sampling.max_tokens)
+    return Completion.model_validate(
+        {"token_ids": ids, "logprobs": logprobs, "finish_reason": choice.finish_reason}
     )
+
+
+def _check_generation(ids: list[int], logprobs: list[float], finish: str | None, limit: int) -> None:
+    if not ids:
+        raise ModelUnavailable("the model endpoint generated nothing, not even an end of turn")
+    if min(ids) < 0:
+        raise ModelUnavailable(f"the model endpoint generated the token id {min(ids)}, which cannot be")
+    if len(logprobs) != len(ids):
+        raise ModelUnavailable(
+            f"the model endpoint returned {len(logprobs)} log-probabilities for {len(ids)} "
+            "tokens: it must support logprobs beside return_token_ids"
+        )
+    if max(logprobs) > _ROUNDING:
+        raise ModelUnavailable(f"the model endpoint returned a log-probability of {max(logprobs)}, above 0")
+    if finish not in ("stop", "length"):
+        raise ModelUnavailable(f"the model endpoint ended a generation with {finish!r}")
+    if len(ids) > limit:
+        raise ModelUnavailable(
+            f"the model endpoint generated {len(ids)} tokens, {limit} were allowed: it ignores max_tokens"
+        )
+    if finish == "length" and len(ids) < limit:
+        raise ModelUnavailable(
+            f"the model endpoint cut a generation at {len(ids)} of {limit} tokens: its context is shorter "
+            "than budgets.context_tokens"
+        )

@@ -1,21 +1,34 @@
 """The one inference service of a run: an endpoint of the user's, the embedded engine, or a server command.
 
-Started on a model folder, health-checked, and proven gone before training (HOST-10, HAND-04). Must not know
-what is asked of the model.
+Started on a model folder, health-checked, and proven gone before training (HOST-10, HAND-04). A chat
+endpoint's folder holds only the tokenizer that counts for it, and which model is meant (HOST-11). Must not
+know what is asked of the model.
 """
 
 import asyncio
+import json
 import os
+import shutil
 import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from broker.chat_model import ChatClient, ChatModel, Dialect, LengthParameter
 from broker.client import CompletionsClient
+from broker.endpoint import Endpoint, EndpointSettings
 from broker.engine.process import EngineProcess
+from broker.errors import ModelUnavailable
 from broker.limiter import Limiter
 from broker.server_process import ServerProcess
+from broker.template import ChatTemplate
+
+_HEALTH_SECONDS: Final = 30.0
+_TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
 class InferenceSpec(BaseModel):
@@ -23,7 +36,7 @@ class InferenceSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["embedded", "endpoint", "command"]
+    kind: Literal["embedded", "endpoint", "command", "chat"]
     device: str = "auto"
     threads: int = 0
     """Torch threads of the embedded engine; 0 leaves the choice to torch."""
@@ -34,6 +47,11 @@ class InferenceSpec(BaseModel):
     served_name: str | None = None
     command: tuple[str, ...] = ()
     """For `command`; a leading `python` is this interpreter."""
+    settings: EndpointSettings = EndpointSettings()
+    api_key_variable: str = "OPENAI_API_KEY"
+    """For `endpoint` and `chat`: names the environment variable, so that no record holds the key."""
+    dialect: Dialect = "openai"
+    length_parameter: LengthParameter = "max_tokens"
 
 
 class InferenceService:
@@ -43,9 +61,9 @@ class InferenceService:
         self._spec = spec
         self._model_dir = model_dir
         self._process: ServerProcess | None = None
-        self._client: CompletionsClient | None = None
+        self._client: CompletionsClient | ChatModel | None = None
 
-    async def start(self) -> CompletionsClient:
+    async def start(self) -> CompletionsClient | ChatModel:
         """A client whose server answers and serves the model. Raises ModelUnavailable naming what failed."""
         try:
             self._client = await self._open()
@@ -60,6 +78,19 @@ class InferenceService:
         """False once a process of ours has ended; of somebody else's endpoint nothing is known."""
         return self._client is not None and (self._process is None or self._process.alive)
 
+    async def usable(self) -> bool:
+        """False also when a process of ours has left a request unanswered and does not answer now either."""
+        if not self.alive or not isinstance(self._client, CompletionsClient):
+            return self.alive
+        if self._process is None or self._client.endpoint.answering:
+            return True
+        try:
+            async with asyncio.timeout(_HEALTH_SECONDS):
+                await self._client.identity()
+        except (ModelUnavailable, TimeoutError):
+            return False
+        return True
+
     async def stop(self) -> None:
         """Close the client, end the process and return when it is gone. Idempotent."""
         client, self._client = self._client, None
@@ -71,11 +102,10 @@ class InferenceService:
             if process is not None:
                 await asyncio.to_thread(process.stop)
 
-    async def _open(self) -> CompletionsClient:
+    async def _open(self) -> CompletionsClient | ChatModel:
         spec = self._spec
-        if spec.kind == "endpoint":
-            assert spec.base_url is not None
-            return CompletionsClient(spec.base_url, spec.served_name or self._model_dir.name)
+        if spec.kind in ("endpoint", "chat"):
+            return self._remote(spec)
         if spec.kind == "embedded":
             process: ServerProcess = EngineProcess(
                 self._model_dir,
@@ -93,4 +123,36 @@ class InferenceService:
         await asyncio.to_thread(process.start)
         # More requests than the engine works on would queue there, on the programs' clocks (case T17).
         sequences = Limiter(spec.max_batch) if spec.kind == "embedded" else None
-        return CompletionsClient(process.base_url, process.model_name, sequences=sequences)
+        return CompletionsClient(process.base_url, process.model_name, spec.settings, sequences=sequences)
+
+    def _remote(self, spec: InferenceSpec) -> CompletionsClient | ChatModel:
+        """A client of a server that the user runs or rents."""
+        assert spec.base_url is not None
+        name = spec.served_name or self._model_dir.name
+        key = os.environ.get(spec.api_key_variable)
+        hint = f"the environment variable {spec.api_key_variable}"
+        if spec.kind == "endpoint":
+            return CompletionsClient(spec.base_url, name, spec.settings, api_key=key, key_hint=hint)
+        endpoint = Endpoint(spec.base_url, spec.settings, api_key=key, key_hint=hint)
+        return ChatModel(
+            ChatClient(endpoint, name),
+            ChatTemplate.load(self._model_dir, counting=True).count,
+            dialect=spec.dialect,
+            length_parameter=spec.length_parameter,
+        )
+
+
+@contextmanager
+def chat_model_folder(tokenizer: Path, base_url: str, served_name: str) -> Generator[Path]:
+    """What stands for a model behind a chat endpoint: the tokenizer that counts, and which model is meant.
+
+    So two such models are two models, although one tokenizer counts for both.
+    """
+    with tempfile.TemporaryDirectory(prefix="rinr-chat-") as folder:
+        for name in _TOKENIZER_FILES:
+            if (tokenizer / name).is_file():
+                shutil.copyfile(tokenizer / name, Path(folder) / name)
+        ChatTemplate.load(Path(folder), counting=True)
+        meant = {"base_url": base_url.rstrip("/"), "served_name": served_name}
+        (Path(folder) / "chat_endpoint.json").write_text(json.dumps(meant, indent=1) + "\n", encoding="utf-8")
+        yield Path(folder)

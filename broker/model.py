@@ -40,6 +40,8 @@ class Usage(BaseModel):
     """By the configured prices, in their currency; None without prices."""
     requests: int = Field(default=1, ge=1)
     """Requests sent for this reply, repeats included."""
+    served: str = ""
+    """The model's name as the answer gives it; an alias may move to another model during a run."""
 
 
 class Completion(BaseModel):

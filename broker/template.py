@@ -23,6 +23,11 @@ from broker.clipping import clip_text
 from broker.errors import ModelUnavailable
 from catalog.digest import digest_bytes, digest_json
 
+_PLAIN_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}<|im_start|>assistant\n"
+)
+"""Counts any sequence of messages, a little high where the two marks are no tokens of their own."""
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -108,6 +113,16 @@ def _template_source(folder: Path, config: Mapping[str, Any]) -> str:
     return source
 
 
+def _vocabulary(folder: Path, tokenizer: Tokenizer) -> int:
+    """Ids are below this: an embedding may be padded past the tokenizer's last id."""
+    config = _optional_json(folder / "config.json")
+    nested: Any = config.get("text_config")
+    sizes = [config.get("vocab_size")]
+    sizes += [cast("Mapping[str, Any]", nested).get("vocab_size")] if isinstance(nested, Mapping) else []
+    ids = tokenizer.get_vocab(with_added_tokens=True).values()
+    return max([max(ids, default=0) + 1, *(size for size in sizes if isinstance(size, int))])
+
+
 def _end_ids(folder: Path) -> tuple[int, ...]:
     for name in ("generation_config.json", "config.json"):
         value: Any = _optional_json(folder / name).get("eos_token_id")
@@ -128,6 +143,7 @@ class ChatTemplate:
         special_tokens: Mapping[str, str],
         end_ids: tuple[int, ...],
         digest: str,
+        vocabulary: int,
     ) -> None:
         self._tokenizer = tokenizer
         self._template = _compile(source)
@@ -136,18 +152,26 @@ class ChatTemplate:
         """Ids that end a turn, from the generation config, else the config."""
         self.digest = digest
         """Of tokenizer.json, the chat template and the named special tokens."""
+        self.vocabulary = vocabulary
+        """Ids that an engine may give are below this."""
         self.count = lru_cache(maxsize=4096)(self._count)
+        added = tokenizer.get_added_tokens_decoder().values()
+        self._control = tuple(sorted(token.content for token in added if token.special and token.content))
 
     @classmethod
-    def load(cls, model_dir: Path) -> "ChatTemplate":
-        """Read a model folder. Raises `ModelUnavailable` with one line that names the missing file."""
+    def load(cls, model_dir: Path, *, counting: bool = False) -> "ChatTemplate":
+        """Read a model folder. Raises `ModelUnavailable` with one line that names the missing file.
+
+        `counting`: only to count for an endpoint that applies a template of its own; a plain one, which
+        refuses no messages, stands for it, and tokenizer.json is all that the folder needs.
+        """
         if not model_dir.is_dir():
             raise ModelUnavailable(
                 f"there is no model folder {model_dir}: check the path, or download the model first"
             )
         raw = _read(model_dir / "tokenizer.json")
         config = _optional_json(model_dir / "tokenizer_config.json")
-        source = _template_source(model_dir, config)
+        source = _PLAIN_TEMPLATE if counting else _template_source(model_dir, config)
         special_tokens = _special_tokens(model_dir, config)
         try:
             tokenizer = Tokenizer.from_str(raw.decode())
@@ -159,7 +183,8 @@ class ChatTemplate:
         digest = digest_json(
             {"tokenizer": digest_bytes(raw), "template": source, "special_tokens": special_tokens}
         )
-        return cls(tokenizer, source, special_tokens, _end_ids(model_dir), digest)
+        vocabulary = _vocabulary(model_dir, tokenizer)
+        return cls(tokenizer, source, special_tokens, _end_ids(model_dir), digest, vocabulary)
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The prompt text: messages reduced to role and content, then the generation prompt.
@@ -188,6 +213,13 @@ class ChatTemplate:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """Text of generated ids. Raises `ModelUnavailable` for an id that this model cannot give."""
+        if (highest := max(ids, default=0)) >= self.vocabulary:
+            # The tokenizer would leave it out without a word.
+            raise ModelUnavailable(
+                f"the token id {highest} is not among the model's {self.vocabulary}: the engine serves "
+                "another model than model.name says"
+            )
         return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special)
 
     def _count(self, text: str) -> int:
@@ -196,6 +228,18 @@ class ChatTemplate:
     def spans(self, text: str) -> list[tuple[int, int]]:
         """The code points [start, end) that each token covers."""
         return self._tokenizer.encode(text, add_special_tokens=False).offsets
+
+    def defuse(self, text: str) -> str:
+        """The text with each control token that it spells taken apart: `< |im_end|>` ends no turn."""
+        for attempt in range(len(text) + 1):
+            spelt = [token for token in self._control if token in text]
+            if not spelt:
+                break
+            for token in spelt:
+                # Taking one apart could spell another; leaving it out ends that for certain.
+                apart = f"{token[0]} {token[1:]}" if len(token) > 1 and attempt < 4 else ""
+                text = text.replace(token, apart)
+        return text
 
     def clip(self, text: str, limit: int) -> str:
         """Head and tail of a text in at most `limit` tokens."""

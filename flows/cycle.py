@@ -9,6 +9,7 @@ from prefect import flow
 
 from catalog.store import Ref
 from report.progress import RunProgress
+from rl.contract import refuse_chat_model
 from tasks.config import RunConfig
 from tasks.finish import write_report
 from tasks.inner import collect, designate, preflight, propose, select
@@ -20,6 +21,7 @@ from tasks.session import current, open_session
 @flow(name="rinr", flow_run_name="{config.recipe_name} seed {config.seed}", validate_parameters=True)
 async def rinr(config: RunConfig) -> str:
     """Three cycles of harness learning and model learning. Returns the path of the report."""
+    refuse_chat_model(config.model.inference)
     with RunProgress() as progress:
         async with open_session(config, progress):
             model, harness = await import_model(), await import_seed()

@@ -29,12 +29,18 @@ def read_harness(path: Path) -> Harness:
 
 
 def evaluation_config(model: str, release: str, tokenizer: str | None, settings: list[str]) -> RunConfig:
-    """The configuration of a single evaluation; a URL becomes an endpoint."""
+    """The configuration of a single evaluation; a URL becomes an endpoint, or a chat endpoint if so set."""
     overrides = [*settings, f"release={release}"]
-    if model.startswith(("http://", "https://")):
+    if {"model=chat", "model.inference=chat"} & set(settings):
+        if not model.startswith(("http://", "https://")):
+            raise ConfigError(f"--model {model}: a chat endpoint is named by its URL")
+        overrides = ["model=chat", *(item for item in overrides if item != "model=chat")]
+        overrides += [f"model.base_url={model}", *([f"model.name={tokenizer}"] if tokenizer else [])]
+    elif model.startswith(("http://", "https://")):
         if tokenizer is None:
             raise ConfigError(
-                "--model is a URL: give --tokenizer DIR, the folder of the served model's tokenizer"
+                "--model is a URL: give --tokenizer DIR, the folder of the served model's tokenizer "
+                "(or, for a chat endpoint without token ids, --set model=chat --set model.served_name=NAME)"
             )
         overrides += ["model=endpoint", f"model.base_url={model}", f"model.name={tokenizer}"]
     else:

@@ -15,6 +15,7 @@ from catalog.store import Store
 from flows.prefect_server import PrefectUnavailable, own_server
 from report.terminal import print_run
 from report.write import REPORT, load_run, write_run_report
+from rl.contract import refuse_chat_model
 from rl.launch import prepare_forks
 from tasks.config import RunConfig, config_identity, new_run_id
 from verifier.release import find
@@ -39,7 +40,8 @@ def finished_run(config: RunConfig) -> Path | None:
 
 
 def check_inputs(config: RunConfig) -> None:
-    """What can be refused before anything is started or written: the release and a named model folder."""
+    """What can be refused before anything is started or written: release, model folder, a chat endpoint."""
+    refuse_chat_model(config.model.inference)
     find(config.release)
     if config.model.inference != "endpoint" and config.model.name != DEFAULT_MODEL:
         find_model(config.model.name, Path(config.storage.cache))

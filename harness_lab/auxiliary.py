@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from broker.endpoint import EndpointSettings
 from catalog.digest import digest_json
 from harness_lab.annotation import Annotation, InterpretationRequest
 from harness_lab.chat import AuxiliaryError, ChatEndpoint, read_object
@@ -118,15 +119,23 @@ class ChatAuxiliary:
         return read_object(await self._endpoint.ask(messages, temperature=0.0))
 
 
-def open_endpoint(base_url: str, model: str, api_key_variable: str) -> ChatEndpoint:
+def open_endpoint(
+    base_url: str, model: str, api_key_variable: str, settings: EndpointSettings | None = None
+) -> ChatEndpoint:
     """A chat endpoint whose key is read from the named environment variable (local servers need none)."""
-    return ChatEndpoint(base_url, model, os.environ.get(api_key_variable) or "none")
+    key = os.environ.get(api_key_variable)
+    return ChatEndpoint(
+        base_url, model, key, settings, key_hint=f"the environment variable {api_key_variable}"
+    )
 
 
 def open_auxiliary(
-    base_url: str | None, model: str | None, api_key_variable: str = "OPENAI_API_KEY"
+    base_url: str | None,
+    model: str | None,
+    api_key_variable: str = "OPENAI_API_KEY",
+    settings: EndpointSettings | None = None,
 ) -> Auxiliary:
     """The configured auxiliary: rules unless an endpoint is named."""
     if base_url is None or model is None:
         return RuleAuxiliary()
-    return ChatAuxiliary(open_endpoint(base_url, model, api_key_variable))
+    return ChatAuxiliary(open_endpoint(base_url, model, api_key_variable, settings))

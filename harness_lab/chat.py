@@ -8,7 +8,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from openai import AsyncOpenAI, OpenAIError
+from broker.chat_model import ChatClient
+from broker.endpoint import Endpoint, EndpointSettings
+from broker.errors import ModelUnavailable
 
 MAX_TOKENS: Final = 8192
 
@@ -21,36 +23,46 @@ class ChatEndpoint:
     """One chat model. `identity` pins it for the run (SCHED-07)."""
 
     def __init__(
-        self, base_url: str, model: str, api_key: str = "none", *, timeout: float = 120.0, retries: int = 2
+        self,
+        base_url: str,
+        model: str,
+        api_key: str | None = None,
+        settings: EndpointSettings | None = None,
+        *,
+        key_hint: str = "the endpoint's key",
     ) -> None:
-        self._client = AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout, max_retries=retries)
-        self._model = model
+        endpoint = Endpoint(base_url, settings, api_key=api_key, key_hint=key_hint)
+        self.client = ChatClient(endpoint, model)
         self.identity = f"chat:{model}@{base_url}"
 
     async def ask(self, messages: Sequence[Mapping[str, str]], *, temperature: float, seed: int = 0) -> str:
         """The text of one reply. Raises AuxiliaryError, also for an empty or a cut-off reply."""
+        parameters = {"temperature": temperature, "seed": seed, "max_tokens": MAX_TOKENS}
         try:
-            reply = await self._client.chat.completions.create(
-                model=self._model,
-                messages=cast("Any", list(messages)),
-                temperature=temperature,
-                seed=seed,
-                max_tokens=MAX_TOKENS,
+            answer = await self.client.ask(
+                messages,
+                parameters,
+                longest=MAX_TOKENS,
+                prompt_tokens=sum(_estimate(message["content"]) for message in messages),
+                count=_estimate,
             )
-        except OpenAIError as error:
+        except ModelUnavailable as error:
             raise AuxiliaryError(
                 f"auxiliary endpoint failed: {' '.join(str(error).split())[:300]}"
             ) from error
-        choices = cast("Sequence[Any]", reply.choices or ())
-        text = choices[0].message.content if choices else None
-        if not isinstance(text, str) or not text.strip():
-            raise AuxiliaryError("the auxiliary endpoint gave an empty reply")
-        if choices[0].finish_reason == "length":
+        if answer.finish_reason == "length":
             raise AuxiliaryError("the auxiliary's reply was cut off at its length limit")
-        return text
+        if answer.finish_reason == "content_filter" or not answer.text.strip():
+            raise AuxiliaryError("the auxiliary endpoint gave an empty reply")
+        return answer.text
 
     async def close(self) -> None:
-        await self._client.close()
+        await self.client.close()
+
+
+def _estimate(text: str) -> int:
+    """Tokens of a text by a rule of thumb, for an endpoint that reports no usage."""
+    return len(text) // 4 + 1
 
 
 def read_object(text: str) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class StageBar:
     @_never_raises
     def episode(self, episode: GradedEpisode) -> None:
         """One more episode is over; its generated tokens make the speed that is shown."""
-        self._run.generated(sum(len(call.completion.token_ids) for call in episode.record.model_calls))
+        self._run.generated(sum(call.completion.generated_tokens for call in episode.record.model_calls))
         self.done += 1
         self._run.advanced(self, 1)
 

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from catalog.digest import digest_json
+from rl.errors import TokenIdsNeeded
 
 _ENFORCED: dict[str, tuple[str, Any]] = {
     "temperature": ("RL-02", 1.0),
@@ -17,6 +18,15 @@ _ENFORCED: dict[str, tuple[str, Any]] = {
     "epochs": ("RL-10", 1),
     "kl": ("RL-10", 0.0),
 }
+
+
+def refuse_chat_model(inference: str) -> None:
+    """Raise `TokenIdsNeeded` before anything starts when a run that trains has a chat endpoint (HOST-11)."""
+    if inference == "chat":
+        raise TokenIdsNeeded(
+            "model.inference=chat gives no token ids, so that it cannot be trained: RL needs a vLLM server "
+            "(model=endpoint) or the embedded engine (model=smollm2); rinr evaluate takes a chat model"
+        )
 
 
 class RlContract(BaseModel):

@@ -32,3 +32,7 @@ class ExportRefused(Exception):
         super().__init__(f"export refused ({reason}): {message}")
         self.reason: RefusalReason = reason
         self.detail = message
+
+
+class TokenIdsNeeded(Exception):
+    """A chat endpoint stands where RL needs an engine that gives token ids (HOST-11)."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from broker.record import GradedEpisode
-from rl.errors import TrainingError
+from rl.errors import TokenIdsNeeded, TrainingError
 
 
 class TrajectoryId(NamedTuple):
@@ -68,8 +68,14 @@ def build_rows(results: Sequence[GradedEpisode | None], instances: Sequence[str]
     """Rows of a batch, in the order of `results`: all attempts of the first task, then of the second.
 
     `None` stands for an attempt that our infrastructure lost. Raises `TrainingError` when an episode is
-    not the attempt that its place says, or when no token of the batch can be trained (RL-07).
+    not the attempt that its place says, or when no token of the batch can be trained (RL-07), and
+    `TokenIdsNeeded` for an episode with a chat endpoint (HOST-11).
     """
+    if wordy := next((item for item in results if item is not None and not item.record.token_exact), None):
+        raise TokenIdsNeeded(
+            f"the episode on {wordy.record.task_id} came from a chat endpoint without token ids: RL needs a "
+            "vLLM server or the embedded engine"
+        )
     if len(set(instances)) != len(instances):
         raise TrainingError("a batch names a task twice: its two groups would be one")
     if len(results) != len(instances) * attempts:

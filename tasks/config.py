@@ -9,6 +9,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from broker.budgets import Budgets
+from broker.chat_model import Dialect, LengthParameter
+from broker.endpoint import EndpointSettings
 from catalog.digest import digest_json
 from rl.contract import RlContract
 
@@ -34,10 +36,12 @@ class ModelConfig(_Config):
     """The task model and the service that answers for it."""
 
     name: str
-    """A model folder, or `smollm2-135m-instruct` for the packaged one."""
-    inference: Literal["embedded", "endpoint", "command"] = "embedded"
+    """A model folder, or `smollm2-135m-instruct` for the packaged one. For `chat` only its tokenizer is read:
+    it counts for every budget; tokenizer.json is enough."""
+    inference: Literal["embedded", "endpoint", "command", "chat"] = "embedded"
     """`embedded`: our engine in a child process. `endpoint`: a server that the user runs. `command`: a
-    server that the run starts; it is given `--model DIR --port 0 --ready-file FILE`."""
+    server that the run starts; it is given `--model DIR --port 0 --ready-file FILE`. `chat`: any chat
+    endpoint, without token ids: evaluation and harness learning, never RL (HOST-11)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(default=0, ge=0)
     """Torch threads; 0 leaves the choice to torch."""
@@ -45,6 +49,14 @@ class ModelConfig(_Config):
     base_url: str | None = None
     served_name: str | None = None
     command: tuple[str, ...] = ()
+    api_key_variable: str = "OPENAI_API_KEY"
+    """Of an endpoint: the environment variable that holds its key. The key itself is never recorded."""
+    dialect: Dialect = "openai"
+    """Of a chat endpoint: `vllm` also takes top-k, min-p, a repetition penalty, and thinking off."""
+    length_parameter: LengthParameter = "max_tokens"
+    """Of a chat endpoint: newer OpenAI models want `max_completion_tokens`."""
+    endpoint: EndpointSettings = EndpointSettings()
+    """Time-out, retries, rate limit and prices."""
     scripted: bool = False
     """The command is a scripted test server, whose answers do not depend on weights: RL rollouts may come
     from it. Real rollouts come from the embedded engine, which shares the trainer's weights."""
@@ -53,6 +65,11 @@ class ModelConfig(_Config):
     def _complete(self) -> Self:
         if self.inference == "endpoint" and not self.base_url:
             raise ValueError("model.inference=endpoint needs model.base_url, e.g. http://127.0.0.1:8000")
+        if self.inference == "chat" and not (self.base_url and self.served_name):
+            raise ValueError(
+                "model.inference=chat needs model.base_url and model.served_name, the name that the endpoint "
+                "knows the model by"
+            )
         if self.inference == "command" and not self.command:
             raise ValueError("model.inference=command needs model.command, the server's command line")
         return self
@@ -65,6 +82,8 @@ class AuxiliaryConfig(_Config):
     base_url: str | None = None
     model: str | None = None
     api_key_variable: str = "OPENAI_API_KEY"
+    endpoint: EndpointSettings = EndpointSettings(timeout_seconds=120)
+    """Time-out, retries, rate limit and prices."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -130,5 +149,6 @@ def new_run_id(config: RunConfig) -> str:
 
 
 def config_identity(config: RunConfig) -> str:
-    """Digest of every setting that can change a result; where things lie is not one of them."""
-    return digest_json(config.model_dump(mode="json", exclude={"run_id", "storage"}))
+    """Digest of every setting that can change a result; where things lie, and what they cost, is not one."""
+    apart = {"run_id": True, "storage": True, "model": {"endpoint"}, "auxiliary": {"endpoint"}}
+    return digest_json(config.model_dump(mode="json", exclude=apart))

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import IO
 
 from broker.broker import Broker, host_identity
-from broker.engine.default_model import find_model
+from broker.engine.default_model import DEFAULT_MODEL, find_model
 from broker.errors import ModelUnavailable
 from broker.guidance import host_guidance
 from broker.harness import Harness
-from broker.inference import InferenceService, InferenceSpec
+from broker.inference import InferenceService, InferenceSpec, chat_model_folder
 from broker.limiter import Limiter
 from broker.sandbox.factory import open_factory
 from broker.sandbox.runtime import build_runtime
@@ -68,7 +68,9 @@ def open_improver(config: AuxiliaryConfig) -> Improver:
 
     assert config.base_url is not None
     assert config.model is not None
-    return ChatImprover(open_endpoint(config.base_url, config.model, config.api_key_variable))
+    return ChatImprover(
+        open_endpoint(config.base_url, config.model, config.api_key_variable, config.endpoint)
+    )
 
 
 class Session:
@@ -94,7 +96,10 @@ class Session:
             self.sandboxes, config.budgets, self.guidance, self.runtime.libraries
         )
         self.auxiliary: Auxiliary = open_auxiliary(
-            config.auxiliary.base_url, config.auxiliary.model, config.auxiliary.api_key_variable
+            config.auxiliary.base_url,
+            config.auxiliary.model,
+            config.auxiliary.api_key_variable,
+            config.auxiliary.endpoint,
         )
         self.improver: Improver = open_improver(config.auxiliary)
         self.limiter = Limiter(config.concurrency)
@@ -106,9 +111,16 @@ class Session:
         self._switch = asyncio.Lock()
 
     def import_model(self) -> Ref:
-        """The configured base model as a tree in the store."""
-        name = self.config.model.name
-        if self.config.model.inference == "endpoint":
+        """The configured base model as a tree in the store; of a chat model, what stands for it."""
+        model = self.config.model
+        name = model.name
+        if model.inference == "chat":
+            assert model.base_url is not None
+            assert model.served_name is not None
+            tokenizer = find_model(name, self.cache) if name == DEFAULT_MODEL else Path(name).expanduser()
+            with chat_model_folder(tokenizer, model.base_url, model.served_name) as folder:
+                return self.store.put_tree(folder)
+        if model.inference == "endpoint":
             folder = Path(name).expanduser()
             if not (folder / "tokenizer.json").is_file():
                 raise ModelUnavailable(
@@ -164,16 +176,16 @@ class Session:
     async def broker(self, model: Ref) -> Broker:
         """A broker whose inference service answers with this model; the service is switched if need be."""
         async with self._switch:
-            # A dead server is replaced here, when the stage that lost it is tried again.
-            alive = self._service is not None and self._service.alive
-            if self._broker is None or self._served != model.digest or not alive:
+            # A dead or frozen server is replaced here, when the stage that lost it is tried again.
+            usable = self._service is not None and await self._service.usable()
+            if self._broker is None or self._served != model.digest or not usable:
                 await self._release()
                 self.progress.note(f"starting inference for model {short(model.digest)}")
                 folder = self.model_folder(model)
                 self._service = InferenceService(self._inference_spec(), folder)
                 self._broker = Broker(
                     model=await self._service.start(),
-                    template=ChatTemplate.load(folder),
+                    template=ChatTemplate.load(folder, counting=self.config.model.inference == "chat"),
                     sandboxes=self.sandboxes,
                     grader=self.grader,
                     release=self.release,
@@ -217,6 +229,10 @@ class Session:
             base_url=model.base_url,
             served_name=model.served_name,
             command=model.command,
+            settings=model.endpoint,
+            api_key_variable=model.api_key_variable,
+            dialect=model.dialect,
+            length_parameter=model.length_parameter,
         )
 
 

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from broker.client import CompletionsClient
 from broker.clock import EpisodeClock, current_clock
+from broker.endpoint import EndpointSettings
 from broker.errors import ModelUnavailable
 from broker.limiter import Limiter
 from broker.model import Sampling
@@ -49,7 +50,7 @@ def json(value: Any, status: int = 200) -> Response:
 
 
 async def ask(url: str, **options: Any) -> Any:
-    client = CompletionsClient(url, "stub", back_off=0.01, **options)
+    client = CompletionsClient(url, "stub", EndpointSettings(**options), back_off=0.01)
     try:
         return await client.complete((1, 2, 3), SAMPLING)
     finally:
@@ -121,8 +122,17 @@ def choice(**changes: Any) -> dict[str, Any]:
         (json(choice(token_ids=None)), "returns no token ids: start vLLM"),
         (json({"choices": [{"text": "hello", "finish_reason": "stop"}]}), "returns no token ids"),
         (json(choice(token_ids=[])), "generated nothing"),
-        (json(choice(token_ids=[1, -2])), "malformed at choices.0.token_ids.1"),
+        (json(choice(token_ids=[1, -2])), "the token id -2, which cannot be"),
         (json(choice(token_ids=[1, 2.5])), "malformed at choices"),
+        (json(choice(token_ids=["5", 6])), "malformed at choices.0.token_ids.0"),
+        (json(choice(token_ids=[True, 6])), "malformed at choices.0.token_ids.0"),
+        (json(choice(logprobs={"token_logprobs": [0.5, -0.1]})), "log-probability of 0.5, above 0"),
+        (json(choice(finish_reason="length")), "cut a generation at 2 of 32 tokens.*budgets.context_tokens"),
+        (
+            json(choice(token_ids=[1] * 33, logprobs={"token_logprobs": [-1] * 33})),
+            "33 tokens, 32 were allowed",
+        ),
+        (json({"choices": GOOD["choices"] * 2}), "malformed at choices"),
         (json(choice(logprobs=None)), "0 log-probabilities for 2"),
         (json(choice(logprobs={"token_logprobs": [-0.1]})), "1 log-probabilities for 2"),
         (json(choice(logprobs={"token_logprobs": [None, -0.1]})), "malformed at choices"),
@@ -148,8 +158,8 @@ async def test_an_endpoint_that_is_down_is_named_with_the_fix() -> None:
 
 
 async def test_a_hanging_endpoint_times_out() -> None:
-    with StubServer(latency=0.5) as stub, pytest.raises(ModelUnavailable, match="ReadTimeout"):
-        await ask(stub.url, timeout=0.1, attempts=2)
+    with StubServer(latency=0.5) as stub, pytest.raises(ModelUnavailable, match="no whole answer within"):
+        await ask(stub.url, timeout_seconds=0.1, attempts=2)
 
 
 async def test_sixty_four_requests_are_in_flight_at_once() -> None:

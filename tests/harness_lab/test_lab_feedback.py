@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from lab_samples import a_task, record, tool_call
 
+from broker.endpoint import EndpointSettings
 from broker.record import EpisodeRecord
 from harness_lab.annotation import InterpretationRequest
 from harness_lab.auxiliary import ChatAuxiliary, RuleAuxiliary, open_auxiliary
@@ -148,7 +149,7 @@ async def test_a_chat_auxiliary_is_asked_with_allowed_replies_only_and_its_prose
 
 
 async def test_a_dead_chat_endpoint_is_an_auxiliary_error_and_the_interaction_goes_on() -> None:
-    endpoint = ChatEndpoint("http://127.0.0.1:9/v1", "m", retries=0)
+    endpoint = ChatEndpoint("http://127.0.0.1:9/v1", "m", settings=EndpointSettings(attempts=1))
     with pytest.raises(AuxiliaryError, match="endpoint failed"):
         await endpoint.ask([{"role": "user", "content": "x"}], temperature=0)
     reply = await SimulatedResearcher(ChatAuxiliary(endpoint)).reply(a_task(), record(), "7", WRONG)

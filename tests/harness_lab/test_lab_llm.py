@@ -7,6 +7,7 @@ import pytest
 from lab_samples import interaction, tool_call
 
 from broker.budgets import Budgets
+from broker.endpoint import EndpointSettings
 from broker.harness import Harness
 from harness_lab.chat import ChatEndpoint
 from harness_lab.evidence import bundle
@@ -116,7 +117,7 @@ async def test_six_calls_are_the_most() -> None:
 
 @pytest.mark.spec("PROP-08")
 async def test_a_dead_endpoint_fails_every_candidate_and_raises_nothing() -> None:
-    improver = ChatImprover(ChatEndpoint("http://127.0.0.1:9/v1", "m", retries=0))
+    improver = ChatImprover(ChatEndpoint("http://127.0.0.1:9/v1", "m", settings=EndpointSettings(attempts=1)))
     made = await propose_all(improver, PARENT, CONTEXT, 3)
     assert [item.command for item in made] == ["skip"] * 3
     assert all(isinstance(item, Skip) and item.kind == "failed" for item in made)
