@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.errors import HarnessError, SandboxLost
+from broker.errors import BudgetExhausted, HarnessError, SandboxLost
+from broker.record import Left, StopReason
 from broker.sandbox.base import Role, Sandbox, SandboxFactory
 from broker.sandbox.protocol import ProtocolError
 
@@ -58,17 +59,31 @@ class Controller:
             raise HarnessError("protocol", f"the program cannot be started: {error}") from error
 
     async def next_event(self, timeout: float) -> Event:
-        """Raises TimeoutError, `HarnessError` (crash or protocol) or `SandboxLost`."""
+        """Raises TimeoutError, `HarnessError` (crash or protocol) or `SandboxLost`.
+
+        TimeoutError means that the program took too long; a sandbox that took too long is lost.
+        """
         try:
             frame = await self._sandbox.receive(timeout)
+        except TimeoutError:
+            if not await self._sandbox.responds():
+                raise SandboxLost("the program's sandbox is frozen") from None
+            raise
         except SandboxLost as error:
             if self._sandbox.oom_killed():
                 raise HarnessError("crash", "the program used more memory than its sandbox has") from error
             raise
         return _read_event(frame)
 
-    async def answer(self, value: Any) -> None:
-        await self._sandbox.send({"op": "result", "value": value})
+    async def answer(self, value: Any, left: Left | None = None) -> None:
+        """Raises `SandboxLost`, and `BudgetExhausted` for an answer that fits into no frame."""
+        frame: dict[str, Any] = {"op": "result", "value": value}
+        if left is not None:
+            frame |= {"left": left.model_dump(), "notice": left.notice()}
+        try:
+            await self._sandbox.send(frame)
+        except ProtocolError as error:
+            raise BudgetExhausted(StopReason.OUTPUT_TRUNCATED) from error
 
     async def close(self) -> None:
         await self._sandbox.close()
@@ -94,7 +109,10 @@ def _read_event(frame: Mapping[str, Any]) -> Event:
 def _text(value: Any, problem: str) -> str:
     if not isinstance(value, str):
         raise HarnessError("protocol", f"{problem}, got {type(value).__name__}")
-    size = len(value.encode("utf-8", "surrogatepass"))
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise HarnessError("protocol", f"{problem}, got half of a surrogate pair") from None
     if size > MAX_TEXT_BYTES:
         raise HarnessError("protocol", f"{problem} of at most {MAX_TEXT_BYTES} bytes, got {size}")
     return value

@@ -17,28 +17,31 @@ from broker.clipping import clip_observation
 from broker.clock import EpisodeClock, current_clock, not_charged
 from broker.controller import Controller, Ended, Execute, Generate, Submit
 from broker.errors import BudgetExhausted, HarnessError, ModelUnavailable, PromptRefused
-from broker.guidance import program_task
-from broker.history import as_chat, clip_history
+from broker.guidance import program_task, public_texts
+from broker.history import Prompt, as_chat, build_prompt
 from broker.messages import Ledger, read_messages
 from broker.model import ChatTaskModel, Completion, Sampling, TaskModel
 from broker.record import (
-    Clipping,
     EpisodeRecord,
+    Given,
     GradedEpisode,
+    Left,
     Message,
     ModelCall,
     ProgramError,
     StopReason,
     Submission,
     ToolCall,
+    request_digest,
 )
 from broker.sandbox.base import SandboxFactory
 from broker.template import ChatTemplate
 from broker.tools import ExecutionSession, ToolResult, clean_code
+from catalog.digest import digest_json
 from verifier.grade import Grader
 from verifier.inventory import Inventory
 from verifier.release import Release
-from verifier.task import NOT_SUBMITTED, Verdict
+from verifier.task import NOT_SUBMITTED, Task, Verdict
 
 _MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 _MAX_TRACEBACK: Final = 4_000
@@ -55,6 +58,16 @@ NO_MODEL_CALL: Final = Verdict(
 
 
 @dataclass(frozen=True)
+class Handed:
+    """What a program is handed at the start of an episode."""
+
+    task: dict[str, Any]
+    given: Given
+    public: tuple[str, ...]
+    """The texts in it that are no tool text when a tool repeats them."""
+
+
+@dataclass(frozen=True)
 class Services:
     """What an episode stands on; shared by all episodes of a run."""
 
@@ -66,6 +79,26 @@ class Services:
     budgets: Budgets
     guidance: str
     inventory: Inventory
+    _handed: dict[tuple[str, int], Handed] = field(default_factory=dict[tuple[str, int], Handed])
+
+    def handed(self, task: Task, user_turns: int) -> Handed:
+        """The same for every episode on a task, so it is made once."""
+        key = (task.id, user_turns)
+        if key not in self._handed:
+            self._handed[key] = self._hand(task, user_turns)
+        return self._handed[key]
+
+    def _hand(self, task: Task, user_turns: int) -> Handed:
+        plain = program_task(task, self.budgets, self.guidance, self.inventory, user_turns=user_turns)
+        given = Given(
+            release=self.release.digest,
+            budgets=self.budgets,
+            guidance=self.guidance,
+            libraries=tuple(self.inventory.libraries),
+            user_turns=user_turns,
+            task=digest_json(plain),
+        )
+        return Handed(task=plain, given=given, public=public_texts(task, self.inventory))
 
 
 @dataclass
@@ -78,14 +111,15 @@ class _Progress:
     replies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     first_verdict: Verdict | None = None
     record_bytes: int = 0
+    prompt_tokens: int = 0
+    """Of the latest prompt."""
+    request: tuple[str, Any] | None = None
+    """What the program asked for last, until it is recorded as a call."""
     notes: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def last_model_call(self) -> int:
         return len(self.model_calls) - 1
-
-
-_Prompt = tuple[tuple[Message, ...], tuple[Clipping, ...], tuple[int, ...]]
 
 
 async def _aside(characters: int, work: Callable[[], _Value]) -> _Value:
@@ -116,7 +150,8 @@ class Episode:
                 "an interaction with replies needs a researcher; use mode evaluation without one"
             )
         self._clock = EpisodeClock(services.budgets.seconds)
-        self._ledger = Ledger(prompt=attempt.task.prompt, guidance=services.guidance)
+        self._handed = services.handed(attempt.task, self._turns)
+        self._ledger = Ledger(attempt.task.prompt, services.guidance, self._handed.public)
         self._progress = _Progress()
 
     async def run(self) -> GradedEpisode:
@@ -141,27 +176,25 @@ class Episode:
         self, controller: Controller, tools: ExecutionSession
     ) -> tuple[StopReason, ProgramError | None]:
         """Serve the program until the episode ends; why it ended, and the program's own fault if any."""
-        services = self._services
-        task = program_task(
-            self._attempt.task,
-            services.budgets,
-            services.guidance,
-            services.inventory,
-            user_turns=self._turns,
-        )
         try:
-            await controller.start(self._attempt.harness.code, task)
+            await controller.start(self._attempt.harness.code, self._handed.task)
             self._clock.start()
             while True:
                 match await self._next_event(controller):
                     case Generate(messages):
-                        await controller.answer(await self._generate(messages))
+                        self._progress.request = ("generate", messages)
+                        text = await self._generate(messages)
+                        await controller.answer(text, self._progress.model_calls[-1].left)
                     case Execute(code):
-                        await controller.answer(await self._execute(code, tools))
+                        self._progress.request = ("execute", code)
+                        observation = await self._execute(code, tools)
+                        await controller.answer(observation, self._progress.tool_calls[-1].left)
                     case Submit(text):
+                        self._progress.request = ("submit", text)
                         if (stop := await self._submit(text)) is not None:
                             return stop, None
-                        await controller.answer({"done": False, "reply": self._ledger.replies[-1]})
+                        reply = {"done": False, "reply": self._ledger.replies[-1]}
+                        await controller.answer(reply, self._progress.submissions[-1].left)
                     case Ended():
                         return self._ended(), None
         except BudgetExhausted as exhausted:
@@ -183,7 +216,8 @@ class Episode:
             while not task.done():
                 if (patience := self._clock.remaining + _OVERDUE_SECONDS) <= 0:
                     raise ModelUnavailable(
-                        f"the task model had not answered {_OVERDUE_SECONDS:.0f} s after the episode clock ran out"
+                        f"the task model gave no answer for {_OVERDUE_SECONDS:.0f} s after the episode clock "
+                        "ran out"
                     )
                 await asyncio.wait({task}, timeout=max(0.01, patience))
             return task.result()
@@ -199,7 +233,8 @@ class Episode:
             raise BudgetExhausted(StopReason.MODEL_CALL_BUDGET)
         read = read_messages(raw, self._ledger)
         size = sum(len(message.content) for message in read)
-        messages, clippings, prompt_ids = await _aside(size, lambda: self._prompt(read))
+        with not_charged():  # the host's own work, and a queue of it when many prompts are long
+            messages, clippings, prompt_ids = await _aside(size, lambda: self._prompt(read))
         sampling = Sampling(
             temperature=self._attempt.temperature,
             seed=call_seed(self._attempt.seed, len(progress.model_calls)),
@@ -222,8 +257,10 @@ class Episode:
                 text=text,
                 sampling=sampling,
                 seconds=max(0.0, self._clock.elapsed - asked),
+                left=self._left(model_calls=1, prompt_tokens=len(prompt_ids)),
             )
         )
+        progress.request = None
         # An endpoint's own count may differ; the declared tokenizer's is the one that holds (HOST-11).
         too_long = not exact and services.template.count(text) > budgets.completion_tokens
         if completion.finish_reason == "length" or too_long:
@@ -232,7 +269,7 @@ class Episode:
             raise BudgetExhausted(StopReason.CONTENT_FILTERED)
         if self._clock.remaining <= 0:
             raise BudgetExhausted(StopReason.TIME_BUDGET)
-        self._ledger.completions.append(text)
+        self._ledger.add_completion(text)
         return text
 
     async def _ask(
@@ -246,19 +283,32 @@ class Episode:
         except PromptRefused as error:
             raise HarnessError("protocol", str(error)) from error
 
-    def _prompt(self, read: tuple[Message, ...]) -> _Prompt:
-        """Clipped messages, what was clipped, and the prompt ids; refuses what does not fit."""
+    def _prompt(self, read: tuple[Message, ...]) -> Prompt:
+        """What the model will see of these messages; refuses what does not fit."""
         services, budgets = self._services, self._services.budgets
         self._count_bytes(sum(len(message.content.encode()) for message in read))
         try:
-            messages, clippings = clip_history(read, self._ledger.tool_text, budgets, services.template)
-            prompt_ids = services.template.encode(as_chat(messages))
+            prompt = build_prompt(read, self._ledger.tool_text, budgets, services.template)
         except ValueError as error:
             raise HarnessError("protocol", str(error)) from error
-        if len(prompt_ids) + budgets.completion_tokens > budgets.context_tokens:
-            self._progress.notes["refused_prompt_tokens"] = len(prompt_ids)
+        if len(prompt.ids) + budgets.completion_tokens > budgets.context_tokens:
+            self._progress.notes["refused_prompt_tokens"] = len(prompt.ids)
             raise BudgetExhausted(StopReason.CONTEXT_BUDGET)
-        return messages, clippings, prompt_ids
+        return prompt
+
+    def _left(self, *, model_calls: int = 0, tool_calls: int = 0, prompt_tokens: int | None = None) -> Left:
+        """What is left once the given calls are counted too."""
+        budgets, progress = self._services.budgets, self._progress
+        if prompt_tokens is not None:
+            progress.prompt_tokens = prompt_tokens
+        room = budgets.context_tokens - budgets.completion_tokens - progress.prompt_tokens
+        return Left(
+            model_calls=budgets.model_calls - len(progress.model_calls) - model_calls,
+            tool_calls=budgets.tool_calls - len(progress.tool_calls) - tool_calls,
+            user_turns=self._turns - len(self._ledger.replies),
+            context_tokens=room,
+            seconds=round(max(0.0, self._clock.remaining), 3),
+        )
 
     def _count_bytes(self, size: int) -> None:
         self._progress.record_bytes += size
@@ -274,12 +324,12 @@ class Episode:
         asked = self._clock.elapsed
         seconds = max(0.01, min(budgets.tool_seconds, self._clock.remaining))
         result = await tools.execute(code, seconds)
-        stdout, error, clipped = await _aside(
-            len(result.stdout) + len(result.error),
-            lambda: clip_observation(
-                result.stdout, result.error, budgets.tool_response_tokens, self._services.template
-            ),
-        )
+        limit, template = budgets.tool_response_tokens, self._services.template
+        with not_charged():
+            stdout, error, clipped = await _aside(
+                len(result.stdout) + len(result.error),
+                lambda: clip_observation(result.stdout, result.error, limit, template),
+            )
         self._ledger.add_observation(stdout, error)
         truncated = clipped or result.output_truncated
         progress.tool_calls.append(
@@ -291,8 +341,10 @@ class Episode:
                 error=error,
                 output_truncated=truncated,
                 seconds=max(0.0, self._clock.elapsed - asked),
+                left=self._left(tool_calls=1),
             )
         )
+        progress.request = None
         self._check_tool_end(result, seconds)
         return {"stdout": stdout, "error": error, **({"output_truncated": True} if truncated else {})}
 
@@ -311,8 +363,13 @@ class Episode:
         verdict = self._services.grader.grade(task.id, text)
         if progress.first_verdict is None:
             progress.first_verdict = verdict
-        submission = Submission(text=text, after_model_call=progress.last_model_call)
+        submission = Submission(
+            text=text,
+            after_model_call=progress.last_model_call,
+            after_tool_call=len(progress.tool_calls) - 1,
+        )
         progress.submissions.append(submission)
+        progress.request = None
         if self._researcher is None or len(self._ledger.replies) >= self._turns:
             return StopReason.FIRST_ANSWER
         with not_charged():
@@ -323,8 +380,8 @@ class Episode:
             return StopReason.ACCEPTED
         if reply.text is None:
             return StopReason.FIRST_ANSWER
-        progress.submissions[-1] = submission.model_copy(update={"reply": reply.text})
         self._ledger.replies.append(reply.text)
+        progress.submissions[-1] = submission.model_copy(update={"reply": reply.text, "left": self._left()})
         return None
 
     def _note_reply(self, reply: Reply) -> None:
@@ -373,4 +430,6 @@ class Episode:
             seconds=self._clock.elapsed,
             queue_seconds=self._clock.queued,
             notes=notes,
+            refused=None if progress.request is None else request_digest(*progress.request),
+            given=self._handed.given,
         )

@@ -40,3 +40,21 @@ def program_task(
         "answer_format": str(task.answer_format),
         "inventory": inventory.model_dump(mode="json"),
     }
+
+
+def public_texts(task: Task, inventory: Inventory) -> tuple[str, ...]:
+    """What a program can read in `task` beside prompt and guidance, in the forms that tools repeat it.
+
+    It is public from the start, so that a program's list of columns is no tool text when a tool prints the
+    same names.
+    """
+    tables = [
+        " ".join((table.path, table.description, *(column.name for column in table.columns)))
+        for table in inventory.tables
+    ]
+    examples = [" ".join(column.example for column in table.columns) for table in inventory.tables]
+    forms = [
+        " ".join(f"{column.name} {column.type} {column.example}" for column in table.columns)
+        for table in inventory.tables
+    ]
+    return (" ".join((*task.options, *task.files)), *tables, *examples, *forms, " ".join(inventory.libraries))

@@ -14,8 +14,11 @@ A missing source is read from the role: system is harness, assistant is model, t
 that equals the prompt is task, one that equals a reply is feedback, one that starts with "Observation:"
 is tool, and any other must be marked. An invented assistant turn (an example) is allowed when marked
 harness. A program that wants rows and question in one turn may put the prompt, which is public, inside a
-harness message; whatever part of a harness message repeats an observation counts as tool text all the
-same (`broker/provenance.py`).
+harness message; whatever part of a harness or model message repeats an observation counts as tool text all
+the same (`broker/provenance.py`).
+
+What comes here is hostile: anything but a list of messages is a `HarnessError` in one short line, and the
+cost is bounded by the size of a frame.
 
 Must not know budgets, tokens or sandboxes.
 """
@@ -29,6 +32,7 @@ from broker.provenance import ToolText
 from broker.record import Message, Source
 
 LEGACY_TOOL_PREFIX: Final = "Observation:"
+MAX_MESSAGES: Final = 1_024
 _LEGAL: Final[Mapping[str, frozenset[str]]] = {
     "system": frozenset({"harness"}),
     "user": frozenset({"task", "feedback", "harness", "tool"}),
@@ -43,13 +47,19 @@ class Ledger:
 
     prompt: str
     guidance: str
+    public: tuple[str, ...] = ()
+    """Further texts that the host itself gives to every program."""
     completions: list[str] = field(default_factory=list[str])
     replies: list[str] = field(default_factory=list[str])
     tool_calls: int = 0
     tool_text: ToolText = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tool_text = ToolText((self.prompt, self.guidance))
+        self.tool_text = ToolText((self.prompt, self.guidance, *self.public))
+
+    def add_completion(self, text: str) -> None:
+        self.completions.append(text)
+        self.tool_text.add_completion(text)
 
     def add_observation(self, stdout: str, error: str) -> None:
         self.tool_calls += 1
@@ -62,17 +72,19 @@ def read_messages(raw: Any, ledger: Ledger) -> tuple[Message, ...]:
     if not isinstance(raw, list) or not raw:
         raise HarnessError("protocol", "api.generate needs a non-empty list of messages")
     items = cast("list[Any]", raw)
+    if len(items) > MAX_MESSAGES:
+        raise HarnessError("protocol", f"{len(items)} messages are more than {MAX_MESSAGES}")
     return tuple(_read_message(index, item, ledger) for index, item in enumerate(items))
 
 
 def _read_message(index: int, item: Any, ledger: Ledger) -> Message:
-    if not isinstance(item, Mapping):
+    if not isinstance(item, dict):
         raise HarnessError("protocol", f"message {index} is not a mapping with role and content")
-    fields = cast("Mapping[str, Any]", item)
+    fields = cast("dict[str, Any]", item)
     role, content, source = fields.get("role"), fields.get("content"), fields.get("source")
     if not isinstance(role, str) or role not in _LEGAL:
         raise HarnessError(
-            "protocol", f"message {index} has the role {role!r}, not one of {', '.join(_LEGAL)}"
+            "protocol", f"message {index} has the role {_named(role)}, not one of {', '.join(_LEGAL)}"
         )
     if not isinstance(content, str) or not _is_unicode(content):
         raise HarnessError("protocol", f"the content of message {index} is not text")
@@ -81,10 +93,15 @@ def _read_message(index: int, item: Any, ledger: Ledger) -> Message:
     elif not isinstance(source, str) or source not in _LEGAL[role]:
         legal = ", ".join(sorted(_LEGAL[role]))
         raise HarnessError(
-            "protocol", f"message {index}: the role {role} may have the source {legal}, not {source!r}"
+            "protocol", f"message {index}: the role {role} may have the source {legal}, not {_named(source)}"
         )
     _verify(index, source, content, ledger)
     return Message(role=cast("Any", role), content=content, source=cast("Source", source))
+
+
+def _named(value: Any) -> str:
+    """A value in an error message: text in short, anything else by its type."""
+    return repr(value[:40]) if isinstance(value, str) else f"of type {type(value).__name__}"
 
 
 def _is_unicode(text: str) -> bool:

@@ -52,7 +52,8 @@ class Runtime:
         bootstrap = (
             "import sys; sys.path.append('/opt/rinr'); from broker.sandbox.supervisor import main; main()"
         )
-        return (self.python, "-I", "-S", "-X", "utf8", "-c", bootstrap)
+        # `-I` without `-E`, which would ignore the hash seed.
+        return (self.python, "-s", "-P", "-S", "-X", "utf8", "-c", bootstrap)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -65,6 +66,8 @@ class Runtime:
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "PATH": "/usr/bin:/bin",
+            # Programs iterate over sets of texts; the same program must ask the same twice (SEL-03, replay).
+            "PYTHONHASHSEED": "0",
             "TZ": "UTC",
         }
 

@@ -7,6 +7,7 @@ clocks, losses and output. Standard library only. Must not know the host's proto
 from __future__ import annotations
 
 import builtins
+import fcntl
 import os
 import sys
 import types
@@ -24,6 +25,8 @@ else:
 MAX_ERROR = 8_192
 """Characters of a traceback that are kept: a quarter of its head, the rest from its tail."""
 
+_RESERVE = 4 << 20
+
 # Bound now: the code that runs here may replace any attribute of these modules.
 _getpid, _exit, _dup2 = os.getpid, os._exit, os.dup2  # pyright: ignore[reportPrivateUsage]
 
@@ -37,10 +40,10 @@ def clip_error(text: str) -> str:
 
 def describe(error: BaseException, sources: dict[str, str]) -> str:
     """The traceback as far as it lies in the caller's own code, then the exception itself."""
-    import linecache
-    import traceback
-
     try:
+        import linecache
+        import traceback
+
         for name, text in sources.items():
             linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
         report = traceback.TracebackException.from_exception(error)
@@ -49,6 +52,14 @@ def describe(error: BaseException, sources: dict[str, str]) -> str:
         return clip_error("".join(lines).rstrip())
     except Exception:
         return type(error).__name__
+
+
+def _reserve() -> bytearray:
+    """Address space to describe an error in when the code took all the rest; empty when it keeps all."""
+    try:
+        return bytearray(_RESERVE)
+    except MemoryError:
+        return bytearray()
 
 
 class _Interrupt:
@@ -62,12 +73,12 @@ class _Interrupt:
             raise KeyboardInterrupt
 
 
-def _fresh_streams(output: int) -> None:
-    """Whatever the last call did to descriptors 0 to 2 and to `sys`, the next one has working ones."""
-    null = os.open(os.devnull, os.O_RDONLY)
+def _fresh_streams(null: int, output: int) -> None:
+    """Whatever the last call did to descriptors 0 to 2 and to `sys`, the next one has working ones.
+
+    Needs no further descriptor: the code may hold all that there are.
+    """
     _dup2(null, 0)
-    if null:
-        os.close(null)
     _dup2(output, 1)
     _dup2(output, 2)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
@@ -82,6 +93,7 @@ def _exit_error(error: SystemExit) -> str:
 def run_execution(requests: int, replies: int, output: int) -> NoReturn:
     """Run each requested code in one namespace that lives as long as this process (HOST-09)."""
     own_pid = _getpid()
+    null = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, output)
     interrupt = _Interrupt()
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
@@ -93,10 +105,11 @@ def run_execution(requests: int, replies: int, output: int) -> NoReturn:
         frame = read_frame(requests)
         code: str = frame["code"]
         signal(SIGINT, interrupt)
-        _fresh_streams(output)
+        _fresh_streams(null, output)
         name = f"<execute {len(sources) + 1}>"
         sources[name] = code
         error = ""
+        reserve = _reserve()
         try:
             try:
                 interrupt.armed = True
@@ -107,6 +120,7 @@ def run_execution(requests: int, replies: int, output: int) -> NoReturn:
             error = _exit_error(caught)
         except BaseException as caught:
             interrupt.armed = False
+            del reserve
             error = describe(caught, sources)
         if _getpid() != own_pid:  # a fork that the code made came out at this end
             _exit(0)
@@ -119,18 +133,37 @@ def run_execution(requests: int, replies: int, output: int) -> NoReturn:
 
 
 class Api:
-    """What the program holds as `api`: three blocking calls to the host (HOST-01)."""
+    """What the program holds as `api`: three blocking calls to the host (HOST-01), and what is left."""
 
-    def __init__(self, requests: int, replies: int) -> None:
+    def __init__(self, requests: int, replies: int, budgets: dict[str, Any]) -> None:
         lock = allocate_lock()
+        names = ("model_calls", "tool_calls", "user_turns", "context_tokens", "seconds")
+        left: dict[str, Any] = {name: budgets.get(name) for name in names}
+        notice: list[str | None] = [None]
 
         def ask(frame: dict[str, Any]) -> Any:
             data = encode(frame)
             with lock:
                 write_all(replies, data)
-                return read_frame(requests)["value"]
+                answer = read_frame(requests)
+            left.update(answer.get("left", {}))
+            notice[0] = answer.get("notice")
+            return answer["value"]
 
         self._ask = ask
+        self._left = left
+        self._notice = notice
+
+    @property
+    def left(self) -> dict[str, Any]:
+        """What is left of the budgets, as of the latest answer."""
+        return dict(self._left)
+
+    @property
+    def notice(self) -> dict[str, str] | None:
+        """The budget notice as a marked message, once a budget is nearly used up; else None."""
+        text = self._notice[0]
+        return None if text is None else {"role": "user", "content": text, "source": "harness"}
 
     def generate(self, messages: Any) -> Any:
         return self._ask({"op": "generate", "messages": messages})
@@ -156,7 +189,7 @@ def run_program(requests: int, replies: int, program: str, task: dict[str, Any])
         exec(compile(program, name, "exec"), module.__dict__)
         run = module.__dict__.get("run")
         if callable(run):
-            run(task, Api(requests, replies))
+            run(task, Api(requests, replies, task.get("budgets", {})))
         else:
             text = "the program defines no function run(task, api)"
             end = {"op": "error", "kind": "protocol", "traceback": text}

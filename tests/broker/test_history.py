@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.budgets import Budgets
-from broker.history import as_chat, clip_history
+from broker.history import as_chat, build_prompt
 from broker.provenance import ToolText
 from broker.record import Message
 from tests.fixtures.episodes import template
@@ -41,7 +41,7 @@ def index() -> ToolText:
 @pytest.mark.spec("HOST-05", "HOST-03")
 def test_the_newest_responses_keep_most_and_the_record_says_what_was_cut(index: ToolText) -> None:
     messages = (message("the question", "task"), *(message(rows(number)) for number in range(4)))
-    seen, clippings = clip_history(messages, index, BUDGETS, template())
+    seen, clippings, _ = build_prompt(messages, index, BUDGETS, template())
     sizes = [template().count(m.content) for m in seen[1:]]
     assert sizes == sorted(sizes)
     assert sizes[-1] <= 150
@@ -58,7 +58,7 @@ def test_renaming_an_observation_does_not_escape_the_budgets(index: ToolText, ro
     messages = tuple(
         message(f"My own note {number}: {rows(number)} (end)", "harness", role) for number in range(6)
     )
-    seen, clippings = clip_history(messages, index, BUDGETS, template())
+    seen, clippings, _ = build_prompt(messages, index, BUDGETS, template())
     assert tool_tokens(seen, index) <= 300
     assert clippings
     assert all(m.content.startswith("My own note") and m.content.endswith("(end)") for m in seen)
@@ -67,13 +67,13 @@ def test_renaming_an_observation_does_not_escape_the_budgets(index: ToolText, ro
 def test_text_of_the_program_itself_is_never_cut(index: ToolText) -> None:
     long_text = "Think about the units of each column. " * 40
     messages = (message(long_text, "harness", "system"), message(rows(0)))
-    seen, _ = clip_history(messages, index, BUDGETS, template())
+    seen, _, _ = build_prompt(messages, index, BUDGETS, template())
     assert seen[0].content == long_text
 
 
 def test_a_row_retrieved_by_the_program_fits_beside_the_question(index: ToolText) -> None:
     content = rows(0, 1) + "\nthe question"
-    assert clip_history((message(content, "harness"),), index, BUDGETS, template()) == (
+    assert build_prompt((message(content, "harness"),), index, BUDGETS, template())[:2] == (
         (message(content, "harness"),),
         (),
     )
@@ -83,7 +83,7 @@ def test_a_row_retrieved_by_the_program_fits_beside_the_question(index: ToolText
 def test_tool_text_gives_way_so_that_the_prompt_fits_the_context(index: ToolText) -> None:
     tight = BUDGETS.model_copy(update={"context_tokens": 700, "tool_history_tokens": 5_000})
     messages = (message("word " * 150, "harness"), *(message(rows(number)) for number in range(4)))
-    seen, _ = clip_history(messages, index, tight, template())
+    seen, _, _ = build_prompt(messages, index, tight, template())
     assert len(template().encode(as_chat(seen))) + 200 <= 700
 
 
@@ -104,8 +104,8 @@ def test_clipping_a_history_again_changes_nothing(kinds: list[tuple[int, int, st
     index = _INDEX
     budgets = BUDGETS.model_copy(update={"context_tokens": max(64, context)})
     messages = tuple(message(rows(number, count), source) for number, count, source in kinds)
-    once, _ = clip_history(messages, index, budgets, template())
-    twice, clippings = clip_history(once, index, budgets, template())
+    once, _, _ = build_prompt(messages, index, budgets, template())
+    twice, clippings, _ = build_prompt(once, index, budgets, template())
     assert twice == once
     assert clippings == ()
     assert tool_tokens(once, index) <= 300
