@@ -16,7 +16,7 @@ from broker.sandbox.base import Role, Sandbox, SandboxFactory
 from broker.sandbox.protocol import ProtocolError
 
 _GRACE_SECONDS: Final = 8.0
-"""The sandbox itself ends a call at its limit; if it has not said so by then, the host destroys it."""
+"""The sandbox itself ends a call at its limit; if it has not said so by then, it is lost."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ class ExecutionSession:
         except ProtocolError as error:
             return ToolResult(stdout="", error=f"the code was not run: {error}")
         except TimeoutError:
-            return ToolResult(stdout="", error=f"the call took longer than {seconds:g} s", timed_out=True)
+            # Process 1 ends a call at its limit, whatever runs there. If it did not, it is frozen.
+            raise SandboxLost(f"the sandbox did not end a call of {seconds:g} s") from None
         except SandboxLost:
             if sandbox.oom_killed():
                 return ToolResult(stdout="", error="the sandbox ran out of memory", out_of_memory=True)

@@ -38,6 +38,8 @@ class Limits(BaseModel):
     file_bytes: int = Field(ge=MEBIBYTE)
     """Size of /work, of /tmp, and of any single file."""
     open_files: int = Field(default=256, ge=64)
+    cpus: float = Field(default=1.0, gt=0)
+    """Processors' worth of time for the whole sandbox, where the back end can limit it."""
     cpu_seconds: int | None = None
     """CPU time of each worker process; None is unlimited."""
     wall_seconds: float = Field(gt=0)
@@ -54,12 +56,12 @@ DEFAULT_LIMITS: Mapping[Role, Limits] = {
 }
 
 
-def identity_of(kind: str, runtime_digest: str, system_calls: bytes, limits: Mapping[Role, Limits]) -> str:
+def identity_of(kind: str, runtime: str, system_calls: bytes, limits: Mapping[Role, Limits]) -> str:
     """The digest that pins everything a program could notice about its sandbox."""
     return digest_json(
         {
             "kind": kind,
-            "runtime": runtime_digest,
+            "runtime": runtime,
             "system_calls": digest_bytes(system_calls),
             "limits": {role.value: value.model_dump() for role, value in limits.items()},
         }
@@ -92,6 +94,13 @@ class Sandbox(Protocol):
 
     async def receive(self, timeout: float | None = None) -> dict[str, Any]:
         """The next frame. Raises SandboxLost at the end of the stream, TimeoutError after `timeout` s."""
+        ...
+
+    async def responds(self, seconds: float = 5.0) -> bool:
+        """Whether process 1 still answers. Frames on their way are lost, so: only before closing it.
+
+        Tells a program that took too long from a sandbox that is frozen, of which nothing may be concluded.
+        """
         ...
 
     async def close(self) -> None:

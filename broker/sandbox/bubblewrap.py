@@ -80,7 +80,7 @@ class BubblewrapFactory:
         self.proves = frozenset({"oom"}) if group else frozenset[str]()
         if group is not None:
             group.discard()
-        self.identity = identity_of(self.kind, runtime.digest, self._filter, self._limits)
+        self.identity = identity_of(self.kind, runtime.identity, self._filter, self._limits)
 
     async def start(self, role: Role, *, lake: Path | None = None, assets: Path | None = None) -> Sandbox:
         if role is Role.CONTROLLER and (lake or assets):

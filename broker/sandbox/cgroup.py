@@ -28,15 +28,18 @@ def group_kills(folder: Path) -> int:
     return 0
 
 
-def memory_group_of(pid: int) -> Path | None:
-    """The group folder of a running process, or None when it cannot be seen from here."""
+def memory_group_of(pid: int, name: str) -> Path | None:
+    """The group folder of a running process, or None when it cannot be seen from here.
+
+    `name` stands in the group's path: process ids of another machine (or namespace) mean something else here.
+    """
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except OSError:
         return None
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers in ("memory", ""):
+        if controllers in ("memory", "") and name in path:
             folder = _FOLDERS[controllers == ""] / path.lstrip("/")
             if (folder / "memory.oom_control").exists() or (folder / "memory.events").exists():
                 return folder

@@ -93,6 +93,15 @@ class ChannelSandbox(ABC):
         except SandboxLost as error:
             raise SandboxLost(f"{error} {self.complaint()}".rstrip()) from error
 
+    async def responds(self, seconds: float = 5.0) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.send({"op": "ping"})
+                await self.receive()  # whatever comes, process 1 sent it
+        except (SandboxLost, TimeoutError):
+            return False
+        return True
+
     async def close(self) -> None:
         self._closing = self._closing or asyncio.ensure_future(self._end())
         await asyncio.shield(self._closing)  # a cancelled caller must not leave half a sandbox

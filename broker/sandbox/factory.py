@@ -10,8 +10,9 @@ from broker.sandbox.base import DEFAULT_LIMITS, Limits, Role, SandboxFactory
 from broker.sandbox.bubblewrap import BubblewrapFactory
 from broker.sandbox.cgroup import sweep_memory_groups
 from broker.sandbox.check import Check, check_sandbox
-from broker.sandbox.labels import sweep_processes
+from broker.sandbox.labels import sweep_folders, sweep_processes
 from broker.sandbox.runtime import Runtime
+from broker.sandbox.watchdog import keep_watch
 
 __all__ = ["Check", "Kind", "check_sandbox", "open_factory", "sweep"]
 
@@ -27,8 +28,8 @@ def open_factory(
 ) -> SandboxFactory:
     """A factory of the wanted kind; `auto` takes docker where a daemon answers, else bubblewrap.
 
-    Removes first what dead hosts left behind. `run` labels containers. Raises SandboxLost with one line that
-    names the package to install.
+    Removes first what dead hosts left behind, and starts the watchdog that does so for this one. `run` labels
+    containers. Raises SandboxLost with one line that names the package to install.
     """
     sweep()
     faults: list[str] = []
@@ -37,12 +38,16 @@ def open_factory(
             _expect_docker()
             from broker.sandbox.docker import DockerFactory
 
-            return DockerFactory(runtime, cache, limits, run)
+            factory = DockerFactory(runtime, cache, limits, run)
+            keep_watch(containers=True)
+            return factory
         except SandboxLost as error:
             faults.append(str(error))
     if kind in ("auto", "bubblewrap"):
         try:
-            return BubblewrapFactory(runtime, cache, limits)
+            factory = BubblewrapFactory(runtime, cache, limits)
+            keep_watch(containers=False)
+            return factory
         except SandboxLost as error:
             faults.append(str(error))
     needed = {"docker": "start docker", "bubblewrap": "apt-get install bubblewrap"}
@@ -61,11 +66,11 @@ def sweep() -> int:
 
     Says how many things went.
     """
-    removed = sweep_processes() + sweep_memory_groups()
+    removed = sweep_processes() + sweep_memory_groups() + sweep_folders()
     try:
         _expect_docker()
     except SandboxLost:
         return removed
-    from broker.sandbox.docker import sweep_containers
+    from broker.sandbox.containers import sweep_containers
 
     return removed + sweep_containers()

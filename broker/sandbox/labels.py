@@ -6,7 +6,9 @@ process namespace) where such ids mean something. Linux only.
 
 import os
 import re
+import shutil
 import signal
+import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,6 +19,7 @@ MACHINE: Final = "rinr.machine"
 RUN: Final = "rinr.run"
 DEADLINE: Final = "rinr.deadline"
 """Seconds since the epoch after which the sandbox is rubbish, whoever made it."""
+_FOLDER: Final = re.compile(r"rinr-([0-9]+-[0-9]+)-\w+")
 _MARK: Final = re.compile(rb"rinr-host:(\d+):(\d+-\d+)")
 
 
@@ -58,6 +61,21 @@ def sweep_processes() -> int:
         except OSError:
             continue
     return killed
+
+
+def private_folder() -> Path:
+    """A new folder for sockets, named after this process. OSError where the disk is full."""
+    return Path(tempfile.mkdtemp(prefix=f"rinr-{host_label()}-"))
+
+
+def sweep_folders() -> int:
+    """Remove private folders whose host is dead; says how many went."""
+    removed = 0
+    for folder in Path(tempfile.gettempdir()).glob("rinr-*"):
+        if (name := _FOLDER.fullmatch(folder.name)) and not lives(name[1]):
+            shutil.rmtree(folder, ignore_errors=True)
+            removed += 1
+    return removed
 
 
 @cache

@@ -77,7 +77,19 @@ class MountSpace:
 
 
 def readable_by_others(folder: Path, cache: Path) -> Path:
-    """`folder` itself when any user may read all of it, else a readable copy of it in the cache."""
+    """`folder` itself when any user may read all of it, else a readable copy of it in the cache.
+
+    Raises SandboxLost when it is not there or the disk is full.
+    """
+    try:
+        return _readable_by_others(folder, cache)
+    except OSError as error:
+        raise SandboxLost(
+            f"cannot show {folder} to sandboxes: {error}; make room or set storage.cache"
+        ) from error
+
+
+def _readable_by_others(folder: Path, cache: Path) -> Path:
     found: list[tuple[str, int, int]] = []
     closed = False
     for path in (folder, *sorted(folder.rglob("*"))):

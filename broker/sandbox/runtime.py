@@ -1,4 +1,4 @@
-"""The pinned execution environment: a root folder with CPython, numpy, pandas and the supervisor, built once.
+"""The pinned execution environment: a root folder with CPython, its libraries and the supervisor, built once.
 
 Both back ends run the same folder. Nothing is downloaded here: the interpreter is a copy of the one that runs
 this, the packages come from a folder that the set-up filled from the lock. Must not know how it is mounted.
@@ -29,7 +29,9 @@ _STDLIB_LEFT_OUT: Final = re.compile(
 )
 _PACKAGES_LEFT_OUT: Final = re.compile(r"__pycache__|tests|bin|.*\.pyi|.*\.a|.*\.h|\.lock")
 _MOUNT_POINTS: Final = ("assets", "dev", "lake", "proc", "rinr", "tmp", "work")
-_ACCOUNTS: Final = "nobody:x:65534:65534:nobody:/work:/bin/false\n"
+_ACCOUNTS: Final = (
+    "program:x:65533:65533:program:/work:/bin/false\nnobody:x:65534:65534:nobody:/work:/bin/false\n"
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,13 @@ class Runtime:
         return (self.python, "-s", "-P", "-S", "-X", "utf8", "-c", bootstrap)
 
     @property
+    def identity(self) -> str:
+        """Digest of all that runs inside: the root, the command and the environment variables."""
+        return digest_json(
+            {"root": self.digest, "arguments": list(self.arguments), "environment": self.environment}
+        )
+
+    @property
     def environment(self) -> dict[str, str]:
         """The whole environment inside. One thread for linear algebra: sandboxes share few cores."""
         return {
@@ -75,14 +84,23 @@ class Runtime:
 def build_runtime(packages: Path, cache: Path) -> Runtime:
     """The environment for this interpreter and these packages; built into `cache`, then found by its key.
 
-    Safe under concurrent callers. Raises SandboxLost when the packages folder is missing.
+    Safe under concurrent callers. Raises SandboxLost when the packages folder is missing or the disk is full.
     """
+    try:
+        return _find_or_build(packages, cache)
+    except OSError as error:
+        raise SandboxLost(
+            f"cannot build the execution environment in {cache}: {error}; make room or set storage.cache"
+        ) from error
+
+
+def _find_or_build(packages: Path, cache: Path) -> Runtime:
     if not (packages / "numpy").is_dir() or not (packages / "pandas").is_dir():
         raise SandboxLost(f"no numpy and pandas for the sandbox in {packages}: run ./run setup")
     folder = cache / short(_key(packages), 16)
     if not (folder / "runtime.json").exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.parent / ".lock"):
+        with locked(folder.parent / ".lock"):
             if not (folder / "runtime.json").exists():
                 _build(packages, folder)
     facts = json.loads((folder / "runtime.json").read_text())
@@ -91,7 +109,8 @@ def build_runtime(packages: Path, cache: Path) -> Runtime:
 
 
 @contextmanager
-def _locked(path: Path) -> Generator[None]:
+def locked(path: Path) -> Generator[None]:
+    """One process at a time, over this file."""
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -139,7 +158,7 @@ def _build(packages: Path, folder: Path) -> None:
         for name in _MOUNT_POINTS:
             (root / name).mkdir()
         _write(root / "etc/passwd", _ACCOUNTS.encode())
-        _write(root / "etc/group", b"nobody:x:65534:\n")
+        _write(root / "etc/group", b"program:x:65533:\nnobody:x:65534:\n")
         _fix_modes(root)
         facts = {
             "digest": digest_json(dict(_contents(root))),

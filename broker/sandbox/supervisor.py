@@ -43,14 +43,15 @@ def _make_unreadable() -> None:
 class Host:
     """Process 1's end of the channel. The host's end closing means: nobody wants this sandbox any more."""
 
-    def __init__(self, descriptor: int, wall_seconds: float) -> None:
+    def __init__(self, descriptor: int, wall_seconds: float, output: int | None = None) -> None:
         self.descriptor = descriptor
+        self._output = descriptor if output is None else output
         self._end = time.monotonic() + wall_seconds
         self._feed = Feed()
         self._frames: list[dict[str, Any]] = []
 
     def send(self, frame: dict[str, Any]) -> None:
-        write_all(self.descriptor, encode(frame))
+        write_all(self._output, encode(frame))
 
     def remaining(self) -> float:
         """Seconds until this sandbox ends by itself, whatever the host does."""
@@ -64,7 +65,11 @@ class Host:
         data = os.read(self.descriptor, CHUNK)
         if not data:
             os._exit(0)
-        self._frames += self._feed.add(data)
+        for frame in self._feed.add(data):
+            if frame == {"op": "ping"}:
+                self.send({"op": "pong"})
+            else:
+                self._frames.append(frame)
 
     def waiting(self) -> dict[str, Any] | None:
         return self._frames.pop(0) if self._frames else None
@@ -234,14 +239,21 @@ def _connect(path: str) -> int:
 
 
 def main() -> NoReturn:
-    """Settings come as one JSON argument: role, limits, and a `channel` number or a `socket` path."""
+    """Settings come as one JSON argument: role, limits, and a `channel` number, a `socket` path or `streams`.
+
+    Streams are standard input and output; the worker gets neither.
+    """
     settings: dict[str, Any] = decode(sys.argv[1].encode())
     signal(SIGINT, SIG_DFL)
     _make_unreadable()
     limits = settings["limits"]
-    channel = settings["channel"] if "channel" in settings else _connect(settings["socket"])
-    os.set_inheritable(channel, False)
-    host = Host(channel, limits["wall_seconds"])
+    output = None
+    if "streams" in settings:
+        channel, output = 0, 1
+    else:
+        channel = settings["channel"] if "channel" in settings else _connect(settings["socket"])
+        os.set_inheritable(channel, False)
+    host = Host(channel, limits["wall_seconds"], output)
     host.send({"op": "ready"})
     if settings["role"] == "controller":
         serve_controller(host, limits)

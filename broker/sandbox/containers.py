@@ -1,0 +1,59 @@
+"""The daemon and this program's containers on it: how it is reached, which ones are rubbish.
+
+Must not know how a container is made or what runs in it.
+"""
+
+import contextlib
+import time
+from typing import Final
+
+import docker
+import docker.errors
+import requests.exceptions
+from docker import DockerClient
+
+from broker.errors import SandboxLost
+from broker.sandbox.labels import DEADLINE, HOST, host_of
+
+DOCKER_ERRORS: Final = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
+"""All that a call of the client library may raise when the daemon, or the way to it, is gone."""
+
+
+def connect(seconds: float = 60.0) -> DockerClient:
+    """A client of the daemon that answers here. Raises SandboxLost."""
+    try:
+        client = docker.from_env(timeout=int(seconds))
+        client.ping()  # pyright: ignore[reportUnknownMemberType]
+    except DOCKER_ERRORS as error:
+        raise SandboxLost(f"no Docker daemon answers ({str(error)[:200]})") from error
+    return client
+
+
+def is_remote(client: DockerClient) -> bool:
+    """Whether the daemon may be on another machine: then it can mount nothing of this one."""
+    return client.api.base_url != "http+docker://localhost"
+
+
+def sweep_containers() -> int:
+    """Remove containers whose host is dead or whose deadline passed; says how many went.
+
+    Also those that were created and never started.
+    """
+    try:
+        client = connect(10.0)
+    except SandboxLost:
+        return 0
+    removed = 0
+    try:
+        for container in client.containers.list(all=True, filters={"label": HOST}, ignore_removed=True):
+            labels: dict[str, str] = container.attrs["Config"]["Labels"]
+            late = time.time() > float(labels.get(DEADLINE, "inf"))
+            if late or host_of(labels) is False:
+                with contextlib.suppress(*DOCKER_ERRORS):
+                    container.remove(force=True, v=True)
+                    removed += 1
+    except DOCKER_ERRORS:
+        return removed
+    finally:
+        client.close()
+    return removed
