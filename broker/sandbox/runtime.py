@@ -27,7 +27,10 @@ _STDLIB_LEFT_OUT: Final = re.compile(
     r"__pycache__|site-packages|dist-packages|tests?|idlelib|tkinter|turtledemo|ensurepip|lib2to3|pydoc_data"
     r"|config-.*|sitecustomize\.py|_tkinter\..*|_test.*\.so|.*\.a|EXTERNALLY-MANAGED"
 )
-_PACKAGES_LEFT_OUT: Final = re.compile(r"__pycache__|tests|bin|.*\.pyi|.*\.a|.*\.h|\.lock")
+_PACKAGES_LEFT_OUT: Final = re.compile(
+    r"__pycache__|tests|bin|.*\.pyi|.*\.a|.*\.h|\.lock"
+    r"|RECORD|INSTALLER|REQUESTED|direct_url\.json|uv_cache\.json"  # how it was installed, and where from
+)
 _MOUNT_POINTS: Final = ("assets", "dev", "lake", "proc", "rinr", "tmp", "work")
 _ACCOUNTS: Final = (
     "program:x:65533:65533:program:/work:/bin/false\nnobody:x:65534:65534:nobody:/work:/bin/false\n"
