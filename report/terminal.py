@@ -24,7 +24,7 @@ def measurement_table(measurements: Iterable[Measurement], view: RunView | None 
     table.caption = Text("\n".join([*words, "valid: a readable first answer · hit: right of the valid"]))
     for heading in ("phase", "measured", "tested", "split"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("right", "accuracy", "95 %", "valid", "hit"):
+    for heading in ("right", "%", "95 %", "valid", "hit"):
         table.add_column(heading, justify="right", no_wrap=True)
     for item in shown:
         low, high = item.interval
@@ -34,7 +34,7 @@ def measurement_table(measurements: Iterable[Measurement], view: RunView | None 
             Text(_tested(item, view)),
             item.split.capitalize(),
             f"{item.correct}/{item.total}",
-            Text(percent(item.accuracy), style="bold"),
+            Text(percent(item.accuracy).removesuffix(" %"), style="bold"),
             f"{100 * low:.0f}–{100 * high:.0f}",
             f"{item.valid}/{item.total}",
             f"{item.correct}/{item.valid}",

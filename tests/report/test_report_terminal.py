@@ -15,12 +15,18 @@ def test_the_end_table_shows_denominators_attempts_and_what_each_split_is_for():
     out = io.StringIO()
     print_run(assemble(rows()), Console(file=out, width=140))
     text = out.getvalue()
-    lines = [line for line in text.splitlines() if " %" in line and ("Test" in line or " Val " in line)]
-    assert len([line for line in lines if " Test " in line]) == 12
-    assert all("/60" in line for line in lines if "%  " in line)
+    lines = [line for line in text.splitlines() if " Test  " in line or " Val  " in line]
+    assert len([line for line in lines if " Test  " in line]) == 12
+    assert all("/60" in line for line in lines)
     assert "1 attempt a task" in text
     assert "Val (selection)" in text
     assert "Test (recorded at stage boundaries)" in text
+
+
+def test_the_end_table_is_whole_in_eighty_columns():
+    out = io.StringIO()
+    print_run(assemble(rows()), Console(file=out, width=80))
+    assert "…" not in out.getvalue()
 
 
 def test_plain_progress_writes_one_line_an_event_and_few_while_counting():
