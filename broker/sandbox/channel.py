@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.errors import SandboxLost
-from broker.sandbox.protocol import HEADER, MAX_FRAME, ProtocolError, decode, encode, payload_length
+from broker.sandbox.protocol import HEADER, HOST_VALUES, ProtocolError, decode, encode, payload_length
 
 START_SECONDS: Final = 60.0
 """A start takes a tenth of a second; this much only on a machine that is drowning."""
+SEND_SECONDS: Final = 60.0
+"""Process 1 takes a frame at once, unless it is frozen."""
 
 
 class Channel:
@@ -25,10 +27,13 @@ class Channel:
         self._pending: asyncio.Task[dict[str, Any]] | None = None
 
     async def send(self, frame: Mapping[str, Any]) -> None:
-        data = encode(frame)
+        data = encode(frame, HOST_VALUES)
         try:
             self._writer.write(data)
-            await self._writer.drain()
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._writer.drain()
+        except TimeoutError as error:
+            raise SandboxLost(f"the sandbox took no frame for {SEND_SECONDS:g} s") from error
         except OSError as error:
             raise SandboxLost(f"the sandbox is gone: {error}") from error
 
@@ -39,6 +44,8 @@ class Channel:
         if not done:
             raise TimeoutError(f"no frame from the sandbox within {timeout} s")
         self._pending = None
+        if task.cancelled():
+            raise SandboxLost("the sandbox is closed")
         return task.result()
 
     async def _read(self) -> dict[str, Any]:
@@ -67,7 +74,7 @@ class ChannelSandbox(ABC):
     async def attach(self, host_end: socket.socket) -> None:
         """Take over the connected socket and wait until process 1 says that it is ready."""
         try:
-            reader, writer = await asyncio.open_connection(sock=host_end, limit=2 * MAX_FRAME)
+            reader, writer = await asyncio.open_connection(sock=host_end)  # buffers 128 KiB, or one frame
         except BaseException:
             host_end.close()
             raise

@@ -49,6 +49,8 @@ def _limit_worker(limits: dict[str, Any]) -> None:
     limit(resource.RLIMIT_AS, limits["memory_bytes"])
     limit(resource.RLIMIT_FSIZE, limits["file_bytes"])
     limit(resource.RLIMIT_NOFILE, limits["open_files"])
+    # One byte and not none: only this keeps the kernel from calling a crash reporter of the host's.
+    limit(resource.RLIMIT_CORE, 1)
     if limits["count_processes"]:
         limit(resource.RLIMIT_NPROC, limits["processes"])
     if limits["cpu_seconds"] is not None:
@@ -113,6 +115,7 @@ class Worker:
     ) -> None:
         request_read, self.requests = os.pipe()
         self.replies, reply_write = os.pipe()
+        self._channel = channel
         self.output, output_write = os.pipe()
         self.status: int | None = None
         self.feed = Feed()
@@ -155,18 +158,30 @@ class Worker:
             pass
 
     def send(self, frame: dict[str, Any], seconds: float) -> None:
-        """Raises TimeoutError (an OSError) when the worker does not read: it may be stopped on purpose."""
+        """Raises TimeoutError (an OSError) when the worker does not read: it may be stopped on purpose.
+
+        Ends the sandbox when the host goes meanwhile.
+        """
         view = memoryview(encode(frame))
         end = time.monotonic() + seconds
         poll = select.poll()
         poll.register(self.requests, select.POLLOUT)
+        poll.register(self._channel, 0)  # only its end
         while view:
-            if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
+            ready = dict(poll.poll(max(0.0, end - time.monotonic()) * 1000))
+            if self._channel in ready:
+                os._exit(0)
+            if not ready:
                 raise TimeoutError
             view = view[os.write(self.requests, view) :]
 
     def read_replies(self) -> list[dict[str, Any]]:
-        return self.feed.add(os.read(self.replies, CHUNK))
+        """Raises BrokenPipeError (an OSError) when no process holds the other end any more."""
+        data = os.read(self.replies, CHUNK)
+        if not data:
+            wait_readable([self.handle], 0.2)  # a process that ends closes its files a little earlier
+            raise BrokenPipeError
+        return self.feed.add(data)
 
     def drain(self, capture: Capture, chunks: int = 1) -> None:
         """Take what the output pipe holds, without waiting."""

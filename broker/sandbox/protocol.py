@@ -1,8 +1,10 @@
 """Frames between the host and a sandbox: four bytes of length (big endian), then one JSON object in UTF-8.
 
 Strict in both directions: at most 1 MiB, no NaN or infinity, no duplicate key, no lone surrogate, no nesting
-past 32 levels. Used by the host and inside the sandbox, so: standard library only. Must not know what the
-frames mean.
+past 32 levels, no number of more than 400 characters. What comes from a sandbox is hostile, so it may neither
+unfold nor keep its reader busy: the number of values and the size of the text in memory are limited too, and
+are found out before anything is built. Used by the host and inside the sandbox, so: standard library only.
+Must not know what the frames mean.
 
 `_json` is the C half of the package `json`. The other half imports regular expressions and enums, 10 ms of
 CPU in each sandbox and each episode has two; the modules that run inside avoid both.
@@ -20,7 +22,19 @@ if TYPE_CHECKING:
 
 MAX_FRAME = 1 << 20
 MAX_DEPTH = 32
+MAX_VALUES = 8_192
+"""Commas and opening brackets in a frame from a sandbox: a MiB of `{}` would unfold to 25 MiB in 0.3 s."""
+HOST_VALUES = 1 << 18
+"""The same in a frame from the host, whose task may hold the inventory of a large lake."""
+MAX_MEMORY = 9 << 18
+"""Bytes of the text in memory, where one character past U+FFFF makes every other one four bytes wide."""
+MAX_NUMBER = 400
+"""Characters of a number: the time to read one grows with the square of its length."""
 HEADER = 4
+
+
+_INFINITY = float("inf")
+_INTEGERS = 10**MAX_NUMBER
 
 
 class ProtocolError(ValueError):
@@ -38,6 +52,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
+def _read_integer(text: str) -> int:
+    if len(text) > MAX_NUMBER:
+        raise ProtocolError(f"number of more than {MAX_NUMBER} characters")
+    return int(text)
+
+
+def _read_float(text: str) -> float:
+    value = float(text) if len(text) <= MAX_NUMBER else _INFINITY
+    if value - value != 0:  # 1e999 is infinite without saying so
+        raise ProtocolError(f"number out of range, or of more than {MAX_NUMBER} characters")
+    return value
+
+
 def _check_depth(value: Any, room: int = MAX_DEPTH) -> None:
     if room < 0:
         raise ProtocolError(f"nested deeper than {MAX_DEPTH}")
@@ -47,6 +74,40 @@ def _check_depth(value: Any, room: int = MAX_DEPTH) -> None:
     elif isinstance(value, (list, tuple)):
         for item in value:  # pyright: ignore[reportUnknownVariableType]
             _check_depth(item, room - 1)
+
+
+def _check_form(value: Any) -> None:
+    """What the C encoder writes although no reader takes it; `_check_depth` ran before."""
+    if isinstance(value, dict):
+        keys: list[Any] = [*value]  # pyright: ignore[reportUnknownArgumentType]
+        if not all(type(key) is str for key in keys) and len({_to_json({key: 0}) for key in keys}) < len(
+            keys
+        ):
+            raise ProtocolError("duplicate key")
+        for item in value.values():  # pyright: ignore[reportUnknownVariableType]
+            _check_form(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:  # pyright: ignore[reportUnknownVariableType]
+            _check_form(item)
+    elif isinstance(value, int) and not -_INTEGERS // 10 < value < _INTEGERS:
+        raise ProtocolError(f"number of more than {MAX_NUMBER} characters")
+
+
+def _check_values(payload: bytes, limit: int) -> None:
+    """Count outside of strings, in a few passes of C over the bytes."""
+    if b"\\" in payload:  # then quotes inside of strings go first, so that the others delimit them
+        payload = payload.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if payload.count(b'"') <= 4 * limit:
+        outside = b"".join(payload.split(b'"')[::2])
+        if outside.count(b",") + outside.count(b"[") + outside.count(b"{") <= limit:
+            return
+    raise ProtocolError(f"more than {limit} values")
+
+
+def _check_memory(text: str, wide: bool = False) -> None:
+    size = 4 * len(text) if wide else text.__sizeof__()
+    if size > MAX_MEMORY:
+        raise ProtocolError(f"text of {size} bytes in memory; the limit is {MAX_MEMORY}")
 
 
 def _refuse_type(value: object) -> NoReturn:
@@ -59,8 +120,8 @@ class _Rules:
     strict = True
     object_hook = None
     object_pairs_hook = staticmethod(_unique)
-    parse_float = float
-    parse_int = int
+    parse_float = staticmethod(_read_float)
+    parse_int = staticmethod(_read_integer)
     parse_constant = staticmethod(_refuse_constant)
 
 
@@ -83,25 +144,34 @@ def _from_json(text: str) -> object:
     return value
 
 
-def encode(frame: Mapping[str, Any]) -> bytes:
+def encode(frame: Mapping[str, Any], values: int = MAX_VALUES) -> bytes:
     """The bytes of one frame, header included. Raises ProtocolError for anything `decode` would refuse."""
     _check_depth(frame)
     try:
-        payload = _to_json(frame).encode()
+        _check_form(frame)
+        text = _to_json(frame)
+        payload = text.encode()
     except UnicodeEncodeError:
         raise ProtocolError("text holds a lone surrogate") from None
     except (TypeError, ValueError) as error:
         raise ProtocolError(str(error)) from None
     if len(payload) > MAX_FRAME:
         raise ProtocolError(f"frame of {len(payload)} bytes; the limit is {MAX_FRAME}")
+    _check_memory(text)
+    _check_values(payload, values)
     return len(payload).to_bytes(HEADER, "big") + payload
 
 
-def decode(payload: bytes) -> dict[str, Any]:
+def decode(payload: bytes, values: int = MAX_VALUES) -> dict[str, Any]:
     """One frame's payload. Raises ProtocolError."""
+    _check_values(payload, values)
+    # `encode` escapes control characters only; any other escape may be a surrogate, or widen the text.
+    escaped = payload.count(b"\\u") != payload.count(b"\\u00")
     try:
-        value = _from_json(payload.decode())
-        if b"\\u" in payload:  # only an escape can smuggle a lone surrogate past strict UTF-8
+        text = payload.decode()
+        _check_memory(text, wide=escaped)
+        value = _from_json(text)
+        if escaped:
             _to_json(value).encode()
     except UnicodeError:
         raise ProtocolError("not strict UTF-8 text") from None
@@ -126,8 +196,9 @@ def payload_length(header: bytes) -> int:
 class Feed:
     """Turns a stream of bytes into frames; keeps what is not complete yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, values: int = MAX_VALUES) -> None:
         self._pending = bytearray()
+        self._values = values
 
     def add(self, data: bytes) -> list[dict[str, Any]]:
         """The frames that `data` completes. Raises ProtocolError at the first bad one."""
@@ -138,7 +209,7 @@ class Feed:
             end = HEADER + payload_length(bytes(pending[:HEADER]))
             if len(pending) < end:
                 break
-            frames.append(decode(bytes(pending[HEADER:end])))
+            frames.append(decode(bytes(pending[HEADER:end]), self._values))
             del pending[:end]
         return frames
 
@@ -151,7 +222,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def read_frame(descriptor: int) -> dict[str, Any]:
-    """Read one frame from a blocking descriptor. EOFError at its end, ProtocolError for a bad frame."""
+    """Read one frame of the host. EOFError at the descriptor's end, ProtocolError for a bad frame."""
 
     def exactly(count: int) -> bytes:
         data = b""
@@ -162,4 +233,4 @@ def read_frame(descriptor: int) -> dict[str, Any]:
             data += chunk
         return data
 
-    return decode(exactly(payload_length(exactly(HEADER))))
+    return decode(exactly(payload_length(exactly(HEADER))), HOST_VALUES)

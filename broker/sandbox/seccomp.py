@@ -1,7 +1,8 @@
 """The system call filter of both back ends: one deny list, as BPF for bubblewrap and as JSON for Docker.
 
 Denied calls fail with EPERM, so that a program sees an error and not a crash. Sockets may only be local or
-internet ones (there is no network inside), which shuts vsock, netlink, packet and crypto sockets.
+internet ones (there is no network inside), which shuts vsock, netlink, packet and crypto sockets. No System V
+objects either: their memory outlives the process that a limit holds.
 """
 
 import platform
@@ -31,27 +32,32 @@ _DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
     "io_uring_setup": (425, 425),
     "ioperm": (173, None),
     "iopl": (172, None),
+    "ioprio_set": (251, 30),
     "kcmp": (312, 272),
     "kexec_file_load": (320, 294),
     "kexec_load": (246, 104),
     "keyctl": (250, 219),
     "lookup_dcookie": (212, 18),
     "mbind": (237, 235),
+    "memfd_secret": (447, 447),
     "migrate_pages": (256, 238),
     "modify_ldt": (154, None),
     "mount": (165, 40),
     "mount_setattr": (442, 442),
     "move_mount": (429, 429),
     "move_pages": (279, 239),
+    "msgget": (68, 186),
     "name_to_handle_at": (303, 264),
     "nfsservctl": (180, 42),
     "open_by_handle_at": (304, 265),
     "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
     "perf_event_open": (298, 241),
     "personality": (135, 92),
     "pidfd_getfd": (438, 438),
     "pivot_root": (155, 41),
     "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
     "ptrace": (101, 117),
@@ -59,9 +65,13 @@ _DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
     "quotactl_fd": (443, 443),
     "reboot": (169, 142),
     "request_key": (249, 218),
+    "semget": (64, 190),
     "set_mempolicy": (238, 237),
+    "set_mempolicy_home_node": (450, 450),
     "setns": (308, 268),
+    "setpriority": (141, 140),
     "settimeofday": (164, 170),
+    "shmget": (29, 194),
     "swapoff": (168, 225),
     "swapon": (167, 224),
     "syslog": (103, 116),
@@ -71,6 +81,15 @@ _DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
     "userfaultfd": (323, 282),
     "vhangup": (153, 58),
 }
+_SELF_ONLY: Final = {
+    "prlimit64": (302, 261),
+    "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+}
+"""Allowed on the caller alone (first argument 0). They work on any process of the user, however closed it
+is: tool code could take process 1's memory, files or processor time away, and the sandbox would vanish."""
 _FAMILIES: Final = (1, 2, 10)
 """AF_UNIX, AF_INET, AF_INET6."""
 _NEW_NAMESPACES: Final = 0x7E02_0000
@@ -85,6 +104,14 @@ _EPERM, _ENOSYS = 1, 38
 _ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+
+
+def denied_calls(machine: str = platform.machine()) -> dict[str, int]:
+    """Names and numbers of the calls that are refused whatever their arguments. Raises SandboxLost as below."""
+    if machine not in _MACHINES:
+        raise SandboxLost(f"no system call filter for {machine}: use x86_64 or aarch64")
+    pairs = ((name, pair[_MACHINES[machine][0]]) for name, pair in _DENIED.items())
+    return {name: number for name, number in pairs if number is not None}
 
 
 def bpf_filter(machine: str = platform.machine()) -> bytes:
@@ -102,6 +129,7 @@ def bpf_filter(machine: str = platform.machine()) -> bytes:
         *((_EQUAL, number, "deny", "") for number in numbers if number is not None),
         (_EQUAL, _CLONE3, "absent", ""),  # its flags are out of reach, so libc must fall back to clone
         (_EQUAL, clone, "clone", ""),
+        *((_EQUAL, pair[column], "self", "") for pair in _SELF_ONLY.values()),
         (_EQUAL, socket, "socket", ""),
         (_EQUAL, socketpair, "socket", "allow"),
     ]
@@ -110,6 +138,8 @@ def bpf_filter(machine: str = platform.machine()) -> bytes:
     program += [(_EQUAL, family, "allow", "") for family in _FAMILIES]
     labels["deny"] = len(program)
     program.append((_RETURN, _ERRNO | _EPERM, "", ""))
+    labels["self"] = len(program)
+    program += [(_LOAD, _FIRST_ARGUMENT, "", ""), (_EQUAL, 0, "allow", "deny2")]
     labels["clone"] = len(program)
     program += [(_LOAD, _FIRST_ARGUMENT, "", ""), (_ANY_BIT, _NEW_NAMESPACES, "deny2", "")]
     labels["allow"] = len(program)
@@ -146,6 +176,7 @@ def docker_profile() -> dict[str, Any]:
         "syscalls": [
             deny(sorted(_DENIED), _EPERM),
             deny(["clone3"], _ENOSYS),
+            deny(sorted(_SELF_ONLY), _EPERM, argument("NE", 0)),
             deny(sockets, _EPERM, argument("GT", max(_FAMILIES))),
             *(deny(sockets, _EPERM, argument("EQ", family)) for family in refused),
             *(deny(["clone"], _EPERM, argument("MASKED_EQ", bit, bit)) for bit in bits),

@@ -13,7 +13,7 @@ import time
 
 from broker.sandbox import workers
 from broker.sandbox.child import CHUNK, Capture, Worker, kill_everything, wait_readable
-from broker.sandbox.protocol import Feed, ProtocolError, decode, encode, write_all
+from broker.sandbox.protocol import HOST_VALUES, Feed, ProtocolError, decode, encode, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ else:
 GRACE = 1.0
 """Seconds between the interrupt at the deadline and the kill."""
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
+_PR_SET_SECCOMP, _FILTER = 22, 2
 _TICK = 0.1
 """Seconds between two rounds of collecting dead children while a call runs."""
 
@@ -40,6 +41,20 @@ def _make_unreadable() -> None:
         raise OSError("process 1 stayed readable")
 
 
+def _refuse_calls(program: bytes) -> None:
+    """The system call filter, by number. Docker's own goes by name, and an old library lacks new names."""
+    import _ctypes
+    from array import array
+
+    library = _ctypes.dlopen(None, os.RTLD_NOW)  # pyright: ignore[reportArgumentType]
+    prctl = _ctypes.dlsym(library, "prctl")
+    instructions = array("B", program)
+    address, size = instructions.buffer_info()
+    head = (size // 8).to_bytes(8, sys.byteorder) + address.to_bytes(8, sys.byteorder)  # struct sock_fprog
+    if _ctypes.call_function(prctl, (_PR_SET_SECCOMP, _FILTER, head, 0, 0)) != 0:
+        raise OSError("the kernel refused the system call filter")
+
+
 class Host:
     """Process 1's end of the channel. The host's end closing means: nobody wants this sandbox any more."""
 
@@ -47,7 +62,7 @@ class Host:
         self.descriptor = descriptor
         self._output = descriptor if output is None else output
         self._end = time.monotonic() + wall_seconds
-        self._feed = Feed()
+        self._feed = Feed(HOST_VALUES)
         self._frames: list[dict[str, Any]] = []
 
     def send(self, frame: dict[str, Any]) -> None:
@@ -82,6 +97,9 @@ class Host:
         return frame
 
 
+_LOST = "The Python process %s. A fresh one was started: all variables are gone, files in /work stay."
+
+
 class Execution:
     """Serves `execute` frames: one call at a time, a fresh worker after each loss."""
 
@@ -96,7 +114,15 @@ class Execution:
             frame = self._host.receive()
             self._host.send(self._call(str(frame["code"]), float(frame["seconds"])))
 
+    def _bury(self) -> str:
+        """End the worker, if it died since the last call; what is to be said about that."""
+        if self._worker is None or not wait_readable([self._worker.handle], 0.0):
+            return ""
+        how, self._worker = self._worker.end(), None
+        return _LOST % how
+
     def _call(self, code: str, seconds: float) -> dict[str, Any]:
+        buried = self._bury()
         worker = self._worker or Worker(workers.run_execution, self._limits, self._host.descriptor)
         self._worker = worker
         self._calls += 1
@@ -107,20 +133,18 @@ class Execution:
         error = workers.clip_error(str(reply.get("error", ""))) if reply is not None else ""
         if lost:
             self._worker = None
-            how = worker.end()
-            error = (
-                f"The Python process {how}. A fresh one was started: "
-                "all variables are gone, files in /work stay."
-            )
+            error = _LOST % worker.end()
         if timed_out:
             error = f"TimeoutError: the call did not finish within {seconds:g} seconds.\n{error}".rstrip()
+        if buried:
+            error = f"{buried}\n{error}".rstrip()
         stdout, truncated = capture.text()
         return {
             "op": "observation",
             "stdout": stdout,
             "error": error,
             "output_truncated": truncated,
-            "worker_lost": lost,
+            "worker_lost": lost or bool(buried),
             "timed_out": timed_out,
         }
 
@@ -140,7 +164,7 @@ class Execution:
                     interrupted = True
                     os.kill(worker.pid, SIGINT)
                     continue
-                watched = [worker.replies, worker.output, worker.handle, self._host.descriptor]
+                watched = [worker.handle, worker.replies, worker.output, self._host.descriptor]
                 ready = wait_readable(watched, min(left, _TICK, self._host.remaining()))
                 worker.reap()
                 if self._host.descriptor in ready:
@@ -151,8 +175,6 @@ class Execution:
                     for reply in worker.read_replies():
                         if reply.get("id") == self._calls:
                             return reply, interrupted
-                    if worker.status is not None:
-                        return None, interrupted
                 elif worker.handle in ready:
                     return None, interrupted
         except TimeoutError:
@@ -201,8 +223,9 @@ def _relay(host: Host, worker: Worker) -> dict[str, Any]:
     waiting = False
     try:
         while True:
+            # The handle first: if it says "ended", what was written before is seen in the same look.
             ready = wait_readable(
-                [worker.replies, worker.handle, host.descriptor], min(1.0, host.remaining())
+                [worker.handle, worker.replies, host.descriptor], min(1.0, host.remaining())
             )
             worker.reap()
             if host.descriptor in ready:
@@ -221,13 +244,16 @@ def _relay(host: Host, worker: Worker) -> dict[str, Any]:
                     return {"op": "error", "kind": "protocol", "traceback": fault}
                 waiting = True
                 host.send(frame)
-            if worker.status is not None and not frames:
-                text = f"the program's process {worker.end()} without finishing run(task, api)"
-                return {"op": "error", "kind": "crash", "traceback": text}
+            if worker.handle in ready and worker.replies not in ready:  # a child of it holds the other end
+                raise BrokenPipeError
     except ProtocolError as error:
         return {"op": "error", "kind": "protocol", "traceback": f"malformed request: {error}"}
     except (BrokenPipeError, TimeoutError):
-        return {"op": "error", "kind": "crash", "traceback": "the program closed its channel to the host"}
+        worker.reap()
+        text = "the program closed its channel to the host"
+        if worker.status is not None:
+            text = f"the program's process {worker.end()} without finishing run(task, api)"
+        return {"op": "error", "kind": "crash", "traceback": text}
 
 
 def _connect(path: str) -> int:
@@ -241,11 +267,14 @@ def _connect(path: str) -> int:
 def main() -> NoReturn:
     """Settings come as one JSON argument: role, limits, and a `channel` number, a `socket` path or `streams`.
 
-    Streams are standard input and output; the worker gets neither.
+    Streams are standard input and output; the worker gets neither. `filter`, in hexadecimal, is for back ends
+    that do not set the system call filter themselves.
     """
     settings: dict[str, Any] = decode(sys.argv[1].encode())
     signal(SIGINT, SIG_DFL)
     _make_unreadable()
+    if "filter" in settings:
+        _refuse_calls(bytes.fromhex(settings["filter"]))
     limits = settings["limits"]
     output = None
     if "streams" in settings:

@@ -1,12 +1,27 @@
 """Frames: what is sent arrives, and what could hurt the host is refused."""
 
+import json
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.sandbox.protocol import HEADER, MAX_DEPTH, MAX_FRAME, Feed, ProtocolError, decode, encode
+from broker.sandbox.protocol import (
+    HEADER,
+    HOST_VALUES,
+    MAX_DEPTH,
+    MAX_FRAME,
+    MAX_MEMORY,
+    MAX_NUMBER,
+    MAX_VALUES,
+    Feed,
+    ProtocolError,
+    decode,
+    encode,
+)
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 scalars = (
@@ -59,8 +74,17 @@ def test_frames_survive_any_cutting_of_the_stream(sent: list[dict[str, Any]], si
         b'{"a":1}{"b":2}',
         b'{"a":',
         b"\x80\x04\x95pickle",
+        b'{"a":1e999}',
+        b'{"a":-1e999}',
+        b'{"a":' + b"7" * (MAX_NUMBER + 1) + b"}",
+        b'{"a":0.' + b"7" * MAX_NUMBER + b"}",
+        b'{"a":"\\ud800\\ud800"}',
+        b'{"a":"\x00"}',
+        b'{"a":"\x1b"}',
+        b'{"a":"\xed\xa0\x80"}',
+        b"\xef\xbb\xbf{}",
     ],
-    ids=repr,
+    ids=lambda payload: repr(payload[:24]),
 )
 def test_a_malformed_payload_is_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
@@ -75,7 +99,11 @@ def _cycle() -> list[Any]:
 
 @pytest.mark.parametrize(
     "value",
-    [float("nan"), float("inf"), "\ud800", object(), b"bytes", {1, 2}, "x" * MAX_FRAME, _cycle()],
+    [
+        *(float("nan"), float("inf"), "\ud800", object(), b"bytes", {1, 2}, "x" * MAX_FRAME, _cycle()),
+        *([0] * MAX_VALUES, 10**MAX_NUMBER, {"1": 0, 1: 0}, {"\ud800": 0}),
+        "\U0001f600" + "x" * (MAX_MEMORY // 4),
+    ],
     ids=lambda value: type(value).__name__,
 )
 def test_a_value_that_would_be_refused_is_not_sent(value: object) -> None:
@@ -90,3 +118,150 @@ def test_a_giant_length_is_refused_before_its_bytes_come() -> None:
 
 def test_a_surrogate_pair_that_is_whole_is_text() -> None:
     assert decode(b'{"a":"\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+
+
+def reference(payload: bytes) -> dict[str, Any] | None:
+    """What a plain reader makes of a small payload, by the rules as they are told; None is a refusal."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) != len(pairs):
+            raise ValueError
+        return dict(pairs)
+
+    def no(_: str) -> Any:
+        raise ValueError
+
+    def number(read: Callable[[str], Any]) -> Callable[[str], Any]:
+        return lambda text: read(text) if len(text) <= MAX_NUMBER else no(text)
+
+    def depth(value: Any) -> int:
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+        return 0 if inner is None else 1 + max(map(depth, inner), default=0)
+
+    try:
+        text = payload.decode()
+        if text[:1].isspace() or text[-1:].isspace():
+            return None
+        value = json.loads(
+            text,
+            object_pairs_hook=unique,
+            parse_constant=no,
+            parse_float=number(float),
+            parse_int=number(int),
+        )
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        return value if isinstance(value, dict) and depth(value) <= MAX_DEPTH + 1 else None
+    except (ValueError, RecursionError):
+        return None
+
+
+TOKENS = rb"""{ } [ ] : , " \ \" \u 00 d83d "a" "b": {"a": \ud800 \ud83d\ude00
+    1 - 1e9 1e999 0.5 NaN Infinity true null"""
+pieces = st.sampled_from(
+    [
+        *TOKENS.split(),
+        b" ",
+        b"\n",
+        b"\x00",
+        b"\xff",
+        b"\xed\xa0\x80",
+        "\u00e9\U0001f600".encode(),
+        b"7" * 401,
+        b"[" * 33,
+    ]
+)
+hostile = (
+    st.binary(max_size=64)
+    | st.lists(pieces, max_size=12).map(b"".join)
+    | st.lists(pieces, max_size=8).map(lambda parts: b'{"a":' + b"".join(parts) + b"}")
+    | st.tuples(frames, st.integers(0, 200), st.binary(max_size=3)).map(
+        lambda bent: (
+            (clean := encode(bent[0])[HEADER:])[: bent[1]] + bent[2] + clean[bent[1] + len(bent[2]) :]
+        )
+    )
+)
+
+
+@given(hostile)
+@settings(max_examples=1500, deadline=None)
+@example(b'{"a":"\\\\","b":"\\\\\\""}')
+def test_whatever_comes_is_read_as_the_rules_say_or_refused(payload: bytes) -> None:
+    """No other exception than ProtocolError, and the same verdict as a plain reader with the same rules."""
+    try:
+        seen = decode(payload)
+    except ProtocolError:
+        seen = None
+    assert seen == reference(payload)
+    if seen is not None:
+        assert decode(encode(seen)[HEADER:]) == seen, "what a sandbox may send can be passed on"
+
+
+@given(
+    st.lists(hostile.map(lambda p: len(p).to_bytes(HEADER, "big") + p) | st.binary(max_size=9), max_size=5)
+)
+@settings(max_examples=300, deadline=None)
+def test_a_hostile_stream_gives_frames_or_a_refusal_and_nothing_else(parts: list[bytes]) -> None:
+    feed = Feed()
+    for part in parts:
+        try:
+            assert all(isinstance(frame, dict) for frame in feed.add(part))
+        except ProtocolError:
+            return
+
+
+def filled(start: bytes, unit: bytes, end: bytes, size: int = MAX_FRAME) -> bytes:
+    """A payload of nearly `size` bytes."""
+    return start + unit * ((size - len(start) - len(end)) // len(unit)) + end
+
+
+FACE = "\U0001f600".encode()
+DEEP = b'{"":' * 31 + b"1" + b"}" * 31
+HEAVY = {
+    "empty lists": filled(b'{"a":[', b"[],", b"1]}"),
+    "empty objects": filled(b'{"a":[', b"{},", b"1]}"),
+    "numbers": filled(b'{"a":[', b"1,", b"1]}"),
+    "keys": b"{" + b",".join(b'"%d":1' % number for number in range(90_000)) + b"}",
+    "as many objects as may be": filled(b'{"a":[', b'{"":1},', b"1]}", 7 * (MAX_VALUES // 2 - 2)),
+    "as many deep objects as may be": b'{"a":[' + (DEEP + b",") * (MAX_VALUES // 32 - 1) + b"1]}",
+    "as many keys as may be": b"{" + b",".join(b'"%0100d":1' % n for n in range(MAX_VALUES - 1)) + b"}",
+    "as many numbers as may be": filled(b'{"a":[', b"7" * 127 + b",", b"1]}"),
+    "as many decimals as may be": filled(b'{"a":[', b"0." + b"7" * 125 + b",", b"1]}"),
+    "many texts": filled(b'{"a":[', b'"' + b"x" * 125 + b'",', b"1]}"),
+    "text": filled(b'{"a":"', b"x", b'"}'),
+    "text made wide": filled(b'{"a":"' + FACE, b"x", b'"}'),
+    "text made as wide as may be": filled(b'{"a":"' + FACE, b"x", b'"}', MAX_MEMORY // 4 - 40),
+    "wide text and an escape": filled(b'{"a":"\\u0001' + FACE, b"x", b'"}', MAX_MEMORY // 4 - 40),
+    "text made wide by an escape": filled(b'{"a":"\\ud83d\\ude00', b"x", b'"}'),
+    "escapes": filled(b'{"a":"', b"\\n", b'"}'),
+    "long escapes": filled(b'{"a":"', b"\\u0001", b'"}'),
+    "escaped quotes": filled(b'{"a":"', b'\\"', b'"}'),
+    "backslashes": filled(b'{"a":"', b"\\\\", b'"}'),
+    "quotes": filled(b"", b'"', b""),
+    "brackets": filled(b'{"a":', b"[", b""),
+    "spaces": filled(b'{"a":', b" ", b"}"),
+    "one long number": filled(b'{"a":', b"7", b"}"),
+    "one long decimal": filled(b'{"a":0.', b"7", b"}"),
+}
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_no_frame_costs_its_reader_more_than_8_mib(name: str) -> None:
+    """The payload itself counted. What the same frames cost in time: `./run bench frame_cost`."""
+    tracemalloc.start()
+    try:
+        payload = bytes(bytearray(HEAVY[name]))
+        try:
+            frame = decode(payload)
+        except ProtocolError:
+            frame = None
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= 8 << 20, frame is None
+
+
+def test_the_host_may_send_a_task_with_more_values_than_a_sandbox() -> None:
+    task = {"tables": [{"name": "a", "type": "text"}] * MAX_VALUES}
+    with pytest.raises(ProtocolError, match="values"):
+        encode(task)
+    assert decode(encode(task, HOST_VALUES)[HEADER:], HOST_VALUES) == task

@@ -59,6 +59,17 @@ def test_clone_makes_processes_and_threads_but_no_namespace(machine: tuple[str, 
     assert verdict(machine, 435) == ENOSYS
 
 
+@pytest.mark.parametrize(
+    ("machine", "numbers"), [(X86, (302, 203, 314, 142, 144)), (ARM, (261, 122, 274, 118, 119))]
+)
+def test_limits_and_priorities_are_changed_on_the_caller_alone(
+    machine: tuple[str, int], numbers: tuple[int, ...]
+) -> None:
+    for number in numbers:
+        assert verdict(machine, number, 0) == ALLOW
+        assert verdict(machine, number, 1) == EPERM, "process 1 has the same user"
+
+
 def test_foreign_calling_conventions_are_denied() -> None:
     assert verdict(X86, 0, audit=0x4000_0003) == EPERM
     assert verdict(X86, 0x4000_0000 + 1) == EPERM
@@ -74,5 +85,9 @@ def test_docker_gets_the_same_list() -> None:
     assert {"ptrace", "mount", "unshare", "setns", "bpf", "io_uring_setup", "keyctl"} <= set(
         rules[0]["names"]
     )
-    equal = {rule["args"][0]["value"] for rule in rules[2:] if rule["args"][0]["op"] == "SCMP_CMP_EQ"}
+    equal = {
+        rule["args"][0]["value"] for rule in rules if rule["args"] and rule["args"][0]["op"] == "SCMP_CMP_EQ"
+    }
     assert equal == {0, *range(3, 10)}
+    own = next(rule for rule in rules if "prlimit64" in rule["names"])
+    assert (own["args"][0]["op"], own["args"][0]["value"]) == ("SCMP_CMP_NE", 0)
