@@ -107,7 +107,7 @@ _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 
 
 def denied_calls(machine: str = platform.machine()) -> dict[str, int]:
-    """Names and numbers of the calls that are refused whatever their arguments. Raises SandboxLost as below."""
+    """Names and numbers of the calls that are refused whatever their arguments. Raises as `bpf_filter`."""
     if machine not in _MACHINES:
         raise SandboxLost(f"no system call filter for {machine}: use x86_64 or aarch64")
     pairs = ((name, pair[_MACHINES[machine][0]]) for name, pair in _DENIED.items())
