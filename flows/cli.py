@@ -130,6 +130,44 @@ def report(
 
 
 @app.command()
+def replay(
+    episode: Annotated[
+        str | None, typer.Argument(help="An episode's id or its first digits, or a file (FILE#3 for a line).")
+    ] = None,
+    root: Annotated[Path, typer.Option(help="The storage folder.")] = Path("runs"),
+    run_id: Annotated[str | None, typer.Option("--run", help="Look in this run only.")] = None,
+    release: Annotated[str | None, typer.Option(help="The release, if the run does not say.")] = None,
+    harness: Annotated[Path | None, typer.Option(help="The program, if it is not in the store.")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="A model folder: compare the recorded token ids too.")
+    ] = None,
+    cache: Annotated[Path, typer.Option(help="The cache folder.")] = Path(".cache"),
+    debug: Debug = False,
+) -> None:
+    """Run an episode's program again on the recorded answers and compare every byte that it sends.
+
+    Needs no model. Exit code 0: identical, 1: it differs, and the place is printed, 2: bad input. With --run
+    and no episode it lists the run's episodes.
+
+    Example: rinr replay 3f9a12c04b77
+    """
+    from flows.replay import Sources, list_episodes, replay_episode
+
+    try:
+        sources = Sources(root.resolve(), cache.resolve(), run_id, release, harness, tokenizer)
+        if episode is None:
+            list_episodes(sources, Console())
+        elif not replay_episode(episode, sources, Console()):
+            raise typer.Exit(1)
+    except typer.Exit:
+        raise
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        report_and_exit(error, debug=debug)
+
+
+@app.command()
 def doctor(
     debug: Debug = False, cache: Annotated[Path, typer.Option(help="The cache folder.")] = Path(".cache")
 ) -> None:

@@ -19,6 +19,7 @@ _CODES: Final = {
     "BadParameter": BAD_INPUT,
     "RunInUse": BAD_INPUT,
     "UnknownRun": BAD_INPUT,
+    "ReplayError": BAD_INPUT,
     "TokenIdsNeeded": BAD_INPUT,
     "FileNotFoundError": MISSING,
     "ModuleNotFoundError": MISSING,

@@ -14,7 +14,7 @@ RUNNER = CliRunner()
 
 
 @pytest.mark.parametrize(
-    "command", [["run"], ["evaluate"], ["worker"], ["report"], ["doctor"], ["release", "verify"]]
+    "command", [["run"], ["evaluate"], ["worker"], ["report"], ["doctor"], ["replay"], ["release", "verify"]]
 )
 def test_every_command_has_help_with_an_example(command: list[str]) -> None:
     shown = RUNNER.invoke(app, [*command, "--help"])
