@@ -122,12 +122,9 @@ class _Shelf:
         oldest = time.monotonic() - self._idle_seconds
         for want in [want for want, demand in self._demands.items() if demand.last < oldest]:
             del self._demands[want]
-        # Every episode asks for what has no assets; a task's own assets count from the second time, and only
-        # while there is room for all: one that drove out another would only be driven out itself.
+        # Every episode asks for what has no assets; a task's own assets count from the second time.
         lively = [want for want, demand in self._demands.items() if want.assets is None or demand.times > 1]
-        if len(lively) > self._size:
-            lively = [want for want in lively if want.assets is None][-self._size :]
-        # In an order that asking does not change, or the rest would wander and nothing stay.
+        # In an order that asking does not change, or places would wander and sandboxes be made in vain.
         lively.sort(key=lambda want: (want.assets is not None, str(want)))
         share, rest = divmod(self._size, len(lively)) if lively else (0, 0)
         return {want: share + (place < rest) for place, want in enumerate(lively)}

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import re
 import signal
 import sys
@@ -196,21 +197,37 @@ async def test_a_sandbox_is_only_given_to_who_asked_for_its_mounts() -> None:
     await pool.close()
 
 
-async def test_a_task_asked_for_once_and_more_tasks_than_places_are_not_stocked() -> None:
+async def test_the_assets_of_a_task_are_stocked_from_the_second_time() -> None:
     inner = FakeFactory()
-    pool = SandboxPool(inner, 2)
-    once = [Path(f"/assets/{number}") for number in range(6)]
-    for assets in once:
+    pool = SandboxPool(inner, 8)
+    tasks = [Path(f"/assets/{number}") for number in range(6)]
+    for assets in tasks:
         await (await pool.start(Role.EXECUTION, lake=LAKE, assets=assets)).close()
     await asyncio.sleep(0.05)
     assert (pool.waiting(), len(inner.started)) == (0, 6)
-    for assets in once:
-        await (await pool.start(Role.EXECUTION, lake=LAKE, assets=assets)).close()
-        await asyncio.sleep(0.005)
-    # The first two had places until the third came; then none is made to drive out another.
-    assert len(inner.started) <= 12 + 4
+    await (await pool.start(Role.EXECUTION, lake=LAKE, assets=tasks[3])).close()
+    await until(lambda: pool.waiting() == 8)
+    assert inner.started[7:] == 8 * [(Role.EXECUTION, LAKE, tasks[3])]
+    await (await pool.start(Role.CONTROLLER)).close()
+    await asyncio.sleep(0.05)
+    assert pool.waiting() == 8
+    assert inner.started[16:] == 4 * [(Role.CONTROLLER, None, None)], "it made room for half of them"
     await pool.close()
     assert inner.closed == len(inner.started)
+
+
+async def test_more_tasks_than_places_do_not_drive_each_other_out() -> None:
+    inner = FakeFactory()
+    pool = SandboxPool(inner, 2)
+    order = random.Random(0)
+    for _ in range(60):
+        assets = Path(f"/assets/{order.randrange(6)}")
+        await (await pool.start(Role.EXECUTION, lake=LAKE, assets=assets)).close()
+        await asyncio.sleep(0.002)
+    in_vain = inner.closed - 60
+    assert in_vain <= 4
+    assert pool.warm >= 10
+    await pool.close()
 
 
 async def test_what_nobody_takes_is_destroyed_and_not_made_again() -> None:
@@ -243,10 +260,12 @@ class Slow(FakeFactory):
 async def test_refills_stand_back_while_an_episode_waits_for_a_start() -> None:
     inner = Slow()
     pool = SandboxPool(inner, 4)
-    sandboxes = await asyncio.gather(*(pool.start(Role.EXECUTION) for _ in range(6)))
+    await (await pool.start(Role.EXECUTION)).close()
+    await until(lambda: pool.waiting() == 4)
+    sandboxes = await asyncio.gather(*(pool.start(Role.EXECUTION) for _ in range(10)))
     assert inner.most == 6, "a refill ran beside starts that somebody waited for"
     await until(lambda: pool.waiting() == 4)
-    assert (pool.cold, len(inner.started)) == (6, 10)
+    assert (pool.warm, pool.cold, len(inner.started)) == (4, 7, 15)
     await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
     await pool.close()
 
@@ -310,3 +329,17 @@ async def test_episodes_run_the_same_on_a_pool() -> None:
 def test_a_pool_too_small_for_both_roles_is_refused() -> None:
     with pytest.raises(ValueError, match="2 or more"):
         SandboxPool(FakeFactory(), 1)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.02, 0.06, 0.2])
+def test_an_event_loop_that_ends_in_the_middle_of_a_start_ends(delay: float) -> None:
+    """Here every task is cancelled at once, those that clean up after others too."""
+    inner = open_or_skip("bubblewrap")
+
+    async def main() -> None:
+        pool = SandboxPool(inner, 2)
+        await (await pool.start(Role.CONTROLLER)).close()
+        await asyncio.sleep(delay)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(inner.close())
