@@ -81,6 +81,16 @@ class ChatClient:
         """Of `spent`, by the configured prices."""
         return self.endpoint.settings.cost(self.spent.prompt_tokens, self.spent.completion_tokens)
 
+    def spending(self) -> str:
+        """One line for the person who pays."""
+        bill, cost = self.spent, self.cost
+        counted = "" if bill.reported else " (counted by the host)"
+        price = "" if cost is None else f", {cost:.4f} at the configured prices"
+        return (
+            f"{self.model_name}: {self.endpoint.requests} requests, {bill.prompt_tokens} prompt and "
+            f"{bill.completion_tokens} completion tokens{counted}{price}"
+        )
+
     async def ask(
         self,
         messages: Sequence[Mapping[str, str]],

@@ -91,6 +91,10 @@ class InferenceService:
             return False
         return True
 
+    def spending(self) -> str | None:
+        """What a chat endpoint was asked and paid so far, in one line."""
+        return self._client.client.spending() if isinstance(self._client, ChatModel) else None
+
     async def stop(self) -> None:
         """Close the client, end the process and return when it is gone. Idempotent."""
         client, self._client = self._client, None

@@ -97,6 +97,9 @@ class ChatAuxiliary:
         self._endpoint = endpoint
         self.identity = endpoint.identity
 
+    def spending(self) -> str:
+        return self._endpoint.client.spending()
+
     async def choose_reply(self, question: str, answer: str, allowed: tuple[str, ...]) -> str:
         found = await self._ask(_CHOOSE, {"question": question, "answer": answer, "allowed": list(allowed)})
         reply = found.get("reply")

@@ -2,6 +2,7 @@
 
 import gzip
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -55,6 +56,23 @@ def put_jsonl(store: Store, lines: bytes) -> Ref:
     return store.put_blob(gzip.compress(lines, compresslevel=6, mtime=0))
 
 
+def usage_of(episodes: Sequence[GradedEpisode]) -> dict[str, Any] | None:
+    """Tokens, requests and cost of episodes with a chat endpoint; None where token ids are known."""
+    calls = [call for episode in episodes for call in episode.record.model_calls]
+    bills = [call.completion.usage for call in calls if call.completion.usage is not None]
+    if not bills:
+        return None
+    costs = [bill.cost for bill in bills if bill.cost is not None]
+    return {
+        "prompt_tokens": sum(bill.prompt_tokens for bill in bills),
+        "completion_tokens": sum(bill.completion_tokens for bill in bills),
+        "requests": sum(bill.requests for bill in bills),
+        "cost": sum(costs) if costs else None,
+        "reported": all(bill.reported for bill in bills),
+        "served": sorted({bill.served for bill in bills}),
+    }
+
+
 def split_of(role: str) -> Split:
     """Which split a measurement role reads; the roles are those of SCHED-08."""
     return "val" if role.startswith("step_val") else "test"
@@ -104,7 +122,9 @@ async def measure(
             record=session.store.put_record("evaluation", 1, evaluation.model_dump(mode="json")),
             episodes=put_episodes(session.store, episodes),
         )
-        record_measurement(session, role, cycle, step, model, evaluation, measured, key, index, started)
+        record_measurement(
+            session, role, cycle, step, model, evaluation, measured, key, index, started, usage_of(episodes)
+        )
         return session.store.put_record("measured", 1, measured.model_dump(mode="json"))
 
     result = await run_stage(
@@ -124,8 +144,9 @@ def record_measurement(
     key: StageKey,
     index: int,
     started: float,
+    usage: Mapping[str, Any] | None = None,
 ) -> None:
-    """One row in the catalog; `started` is `time.monotonic()` at the first episode."""
+    """One row in the catalog; `started` is `time.monotonic()` at the first episode; usage: `usage_of`."""
     session.catalog.record_measurement(
         run_id=session.run_id,
         cycle=cycle,
@@ -143,6 +164,7 @@ def record_measurement(
             "seconds": round(time.monotonic() - started, 3),
             "evaluation": measured.record.digest,
             "episodes": measured.episodes.digest,
+            **({"usage": dict(usage)} if usage else {}),
         },
     )
 

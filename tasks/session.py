@@ -28,8 +28,9 @@ from catalog.database import Catalog, RunStatus
 from catalog.digest import digest_json, short
 from catalog.errors import StoreError
 from catalog.store import Ref, Store
-from harness_lab.auxiliary import Auxiliary, open_auxiliary, open_endpoint
+from harness_lab.auxiliary import Auxiliary, ChatAuxiliary, open_auxiliary, open_endpoint
 from harness_lab.improver.base import Improver
+from harness_lab.improver.llm import ChatImprover
 from harness_lab.improver.rules import RuleImprover
 from report.progress import RunProgress
 from tasks.config import AuxiliaryConfig, RunConfig, config_identity, new_run_id
@@ -64,8 +65,6 @@ def open_improver(config: AuxiliaryConfig) -> Improver:
     """The configured improver: rules, or a chat model (PROP-04)."""
     if config.improver == "rules":
         return RuleImprover()
-    from harness_lab.improver.llm import ChatImprover
-
     assert config.base_url is not None
     assert config.model is not None
     return ChatImprover(
@@ -209,6 +208,9 @@ class Session:
     async def close(self) -> None:
         """End everything that this session started."""
         await self.release_services()
+        for name, model in (("auxiliary", self.auxiliary), ("improver", self.improver)):
+            if isinstance(model, ChatAuxiliary | ChatImprover):
+                self.progress.note(f"{name} {model.spending()}")
         await self.improver.close()
         await self.auxiliary.close()
         await self.sandboxes.close()
@@ -216,6 +218,8 @@ class Session:
     async def _release(self) -> None:
         service, self._service, self._broker, self._served = self._service, None, None, None
         if service is not None:
+            if (line := service.spending()) is not None:
+                self.progress.note(f"task model {line}")
             await service.stop()
 
     def _inference_spec(self) -> InferenceSpec:

@@ -64,6 +64,9 @@ class ChatImprover:
         self._endpoint = endpoint
         self.identity = f"llm/1:{endpoint.identity}"
 
+    def spending(self) -> str:
+        return self._endpoint.client.spending()
+
     async def propose(
         self, parent: Harness, context: ProposalContext, index: int, count: int
     ) -> Proposal | Skip:
