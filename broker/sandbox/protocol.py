@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, NoReturn
 
+# Bound now: tool code, which shares its process with a reader and a writer, may replace them.
+_read, _write = os.read, os.write
+
 MAX_FRAME = 1 << 20
 MAX_DEPTH = 32
 MAX_VALUES = 8_192
@@ -218,7 +221,7 @@ def write_all(descriptor: int, data: bytes) -> None:
     """Write every byte to a blocking descriptor. OSError passes through."""
     view = memoryview(data)
     while view:
-        view = view[os.write(descriptor, view) :]
+        view = view[_write(descriptor, view) :]
 
 
 def read_frame(descriptor: int) -> dict[str, Any]:
@@ -227,7 +230,7 @@ def read_frame(descriptor: int) -> dict[str, Any]:
     def exactly(count: int) -> bytes:
         data = b""
         while len(data) < count:
-            chunk = os.read(descriptor, count - len(data))
+            chunk = _read(descriptor, count - len(data))
             if not chunk:
                 raise EOFError
             data += chunk
