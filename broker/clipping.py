@@ -1,11 +1,12 @@
 """Clip text to a token budget: head and tail stay, the middle goes (HOST-05).
 
 A cut falls between two code points, never inside one; a text that fits comes back as it is, so clipping twice
-equals clipping once; every loop shrinks by at least one token, so it ends on any input. Knows tokens only
+equals clipping once; every loop shrinks by at least one token, so it ends on any input. What is far too long
+is cut by characters first, so that the cost is bounded by the limit and not by the text. Knows tokens only
 through `TokenCounter`, and nothing of messages or episodes.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class TokenCounter(Protocol):
@@ -20,7 +21,21 @@ class TokenCounter(Protocol):
         ...
 
 
-_LONG_MARKER_FROM = 48
+CHARACTERS_PER_TOKEN: Final = 12
+"""More than ordinary text ever has on average; what exceeds it is not worth a tokenizer's time."""
+_SHORT: Final = 1_000
+"""Characters that are always worth it."""
+_LONG_MARKER_FROM: Final = 48
+
+
+def bounded(text: str, limit: int) -> str:
+    """The text, or its head (3/4) and tail if it is far too long for so many tokens."""
+    room = max(_SHORT, CHARACTERS_PER_TOKEN * limit)
+    if len(text) <= room:
+        return text
+    marker = f"\n[... {len(text) - room} characters left out ...]\n"
+    head = room * 3 // 4
+    return text[:head] + marker + text[len(text) - (room - head - len(marker)) :]
 
 
 def _marker(limit: int, left_out: int) -> str:
@@ -28,12 +43,13 @@ def _marker(limit: int, left_out: int) -> str:
 
 
 def clip_text(text: str, limit: int, tokens: TokenCounter) -> str:
-    """The text itself if it has at most `limit` tokens, else its head (3/4), a marker and its tail.
+    """The (bounded) text if it has at most `limit` tokens, else its head (3/4), a marker and its tail.
 
     The result never has more than `limit` tokens; if not even the marker fits, only a head is left.
     """
     if limit <= 0:
         return ""
+    text = bounded(text, limit)
     if tokens.count(text) <= limit:
         return text
     spans = tokens.spans(text)

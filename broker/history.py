@@ -13,14 +13,17 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from broker.budgets import Budgets
-from broker.clipping import clip_text
+from broker.clipping import CHARACTERS_PER_TOKEN, bounded, clip_text
+from broker.errors import BudgetExhausted
 from broker.provenance import Text, ToolText
-from broker.record import Clipping, Message
+from broker.record import Clipping, Message, StopReason
 from broker.template import ChatTemplate
 
 _STUB_TOKENS: Final = 32
 _CONTEXT_MARGIN: Final = 64
 """Tokens kept free because joined text may tokenise into a few more tokens than its parts."""
+_ALWAYS_READ: Final = 50_000
+"""Characters of a prompt that are always tokenised, however small the context is."""
 _PASSES: Final = 8
 """One does as a rule: what a cut leaves around a part (its marker) may need room itself."""
 
@@ -46,9 +49,19 @@ def build_prompt(
 ) -> Prompt:
     """Fit the messages. The ids may exceed the context, when what is no tool text fills it.
 
-    Raises ValueError if the chat template refuses the messages.
+    Raises ValueError if the chat template refuses the messages, and `BudgetExhausted` for text so long that
+    no tokenizer need be asked whether it fits.
     """
     seen = _without_control_tokens(messages, template)
+    seen = tuple(
+        _with_content(message, bounded(message.content, budgets.tool_response_tokens))
+        if message.source == "tool"
+        else message
+        for message in seen
+    )
+    characters = sum(len(message.content) for message in seen)
+    if characters > CHARACTERS_PER_TOKEN * budgets.context_tokens + _ALWAYS_READ:
+        raise BudgetExhausted(StopReason.CONTEXT_BUDGET)
     ids = template.encode(as_chat(seen))
     for attempt in range(_PASSES + len(messages)):
         parts = _parts(seen, tool_text)
@@ -70,13 +83,18 @@ def _changes(
     return tuple(
         Clipping(
             message_index=index,
-            original_tokens=template.count(old.content),
+            original_tokens=_tokens(old.content, template),
             visible_tokens=template.count(new.content),
             original=old.content,
         )
         for index, (old, new) in enumerate(zip(before, after, strict=True))
         if old.content != new.content
     )
+
+
+def _tokens(text: str, template: ChatTemplate) -> int:
+    """Tokens of what a program sent; for what is too long to be read, at least so many."""
+    return len(text) // CHARACTERS_PER_TOKEN if len(text) > _ALWAYS_READ else template.count(text)
 
 
 def _with_content(message: Message, content: str) -> Message:

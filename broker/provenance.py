@@ -1,6 +1,6 @@
 """Finds recorded tool output inside the texts of a prompt, whatever their label (HOST-04, HOST-05).
 
-Texts are compared by their letters and digits alone, so spacing, punctuation, case and escaped line breaks
+Texts are compared by letters, digits and symbols alone, so spacing, punctuation, case and escaped line breaks
 hide nothing. A run of `GRAM` letters that an observation holds is a possible quote. Quotes that lie close
 together (a gap of at most twice the quote before it) and hold `QUOTE` letters in all are tool text, each of
 them; so a single common word is not, while many short quotes are, also when they are spread over several
@@ -8,8 +8,8 @@ messages, re-ordered, or one short observation repeated. An observation of less 
 as a whole, from `SHORTEST` letters on.
 
 Found for certain: any copy of `QUOTE` letters in a row. Not found: output that was transformed (base64,
-rot13, translated, spelled out with letters in between), pieces of less than `GRAM` letters, and quotes so
-thinly strewn that the program's own text is at least twice as long.
+rot13, translated, spelled out with letters in between), output of punctuation alone, pieces of less than
+`GRAM` letters, and quotes so thinly strewn that the program's own text is at least twice as long.
 
 Text that is public anyway (the question, the host's words, the inventory) is never tool text, and neither
 is what the task model had said itself before a tool repeated it, such as code in a traceback: not where it
@@ -26,7 +26,8 @@ from typing import Final, NamedTuple
 GRAM: Final = 8
 QUOTE: Final = 24
 SHORTEST: Final = 3
-_WORD: Final = re.compile(r"[^\W_]+")
+_WORD: Final = re.compile(r"[^\s!-/:-@\[-`{-~\u2010-\u205e\u2500-\u257f]+")
+"""Anything but white space, punctuation and the lines of tables: the "letters" of this module."""
 _ESCAPED_BREAK: Final = re.compile(r"\\[nrt]")
 _JOIN_WITHIN: Final = 16
 """Two found spans this many characters apart are one."""

@@ -58,6 +58,7 @@ class Clipping(_Frozen):
 
     message_index: int
     original_tokens: int
+    """Of a very long text a lower bound, for it is not tokenised."""
     visible_tokens: int
     original: str | None = None
     """What the program sent. None in records of version 1."""
