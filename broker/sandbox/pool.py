@@ -213,14 +213,18 @@ class SandboxPool:
             self._shelves[loop] = _Shelf(self._inner, self._size, self._idle_seconds)
         return self._shelves[loop]
 
+    async def empty(self) -> None:
+        """Destroy what waits in the running event loop; the next start begins to refill."""
+        shelf = self._shelves.pop(asyncio.get_running_loop(), None)
+        if shelf is not None:
+            shelf.keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await shelf.keeper
+
     async def close(self) -> None:
         """Destroy what waits, then close the inner factory."""
         self._closed = True
-        shelf = self._shelves.pop(asyncio.get_running_loop(), None)
         try:
-            if shelf is not None:
-                shelf.keeper.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await shelf.keeper
+            await self.empty()
         finally:
             await self._inner.close()

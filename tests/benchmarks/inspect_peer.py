@@ -1,0 +1,81 @@
+"""CPU an episode beside Inspect AI's CPU a sample: the same chain of calls, both with a stub model.
+
+    python -m tests.benchmarks.inspect_peer [--samples 256]
+
+Each runs 3 generations, 2 tool calls and one graded answer, 64 at a time. Inspect's tool is a function in its
+own process; ours is code in a real sandbox, started beforehand, whose host side is what is compared (the CPU
+inside stands beside). Inspect counts tokens with an encoding that it would download: its stub states its
+usage, which spares it that. The limit: at most half of its CPU. It runs from an environment of its own,
+`.cache/bench-venv`, that `./run bench` makes.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks._cost import CpuMeter, open_sandboxes
+from tests.benchmarks.episode_overhead import Cost, in_stock
+
+LIMIT = 0.5
+IN_FLIGHT = 64
+PEER = Path(__file__).with_name("_inspect_sample.py")
+PYTHON = Path(__file__).parents[2] / ".cache/bench-venv/bin/python"
+
+
+async def ours(samples: int, meter: CpuMeter) -> Cost:
+    """Batches of 64, so that not too many sandboxes wait at once; the first one only warms up."""
+    inner = open_sandboxes("bubblewrap")
+    try:
+        costs = [
+            await in_stock(inner, IN_FLIGHT, IN_FLIGHT, meter, None) for _ in range(samples // IN_FLIGHT + 1)
+        ]
+    finally:
+        await inner.close()
+    return min(costs[1:], key=lambda cost: cost.host_ms)
+
+
+def theirs(samples: int, python: Path) -> dict[str, float]:
+    """What the peer's own process says of itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(python), str(PEER), str(samples), str(IN_FLIGHT)]
+        environment = {**os.environ, "INSPECT_LOG_DIR": folder}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--samples", type=int, default=256)
+    parser.add_argument("--python", type=Path, default=PYTHON, help="interpreter that has inspect-ai")
+    options: Any = parser.parse_args()
+    if not options.python.exists():
+        print(
+            f"not measured: no inspect-ai in {options.python.parents[1]}; ./run bench makes it",
+            file=sys.stderr,
+        )
+        return 0
+    print(
+        f"load {os.getloadavg()[0]:.1f}; best batch of {IN_FLIGHT} of ours, all {options.samples} of theirs"
+    )
+    with CpuMeter() as meter:
+        cost = asyncio.run(ours(options.samples, meter))
+    peer = theirs(options.samples, options.python)
+    inside = cost.cpu.sandboxes
+    print(f"broker, host:  {cost.host_ms:8.2f} ms CPU an episode, {cost.rate:7.1f} episodes/s")
+    if inside is not None:
+        print(f"broker, inside its sandboxes: {1000 * inside / cost.episodes:.2f} ms CPU an episode")
+    print(
+        f"Inspect AI {peer['version']}: {peer['cpu_ms']:8.2f} ms CPU a sample, {peer['rate']:7.1f} samples/s"
+    )
+    print(f"ratio {cost.host_ms / peer['cpu_ms']:.2f}, limit {LIMIT}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
