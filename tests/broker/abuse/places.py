@@ -95,6 +95,15 @@ class Place:
         finally:
             await self.end(sandbox, namespace)
 
+    def busy(self, role: Role) -> list[int]:
+        """The host's numbers of process 1 of all its sandboxes in this role that have a worker."""
+        found: list[int] = []
+        for process in self._marked():
+            inner = (process / "status").read_text().partition("NSpid:")[2].split("\n")[0].split()
+            if inner[1:] == ["1"] and f'"role": "{role.value}"' in (process / "cmdline").read_text():
+                found += [int(process.name)] * (len(processes_in(_namespace(process))) > 1)
+        return found
+
     def left_behind(self) -> dict[str, Any]:
         """What this process's sandboxes of this kind have left on the machine, by kind of thing."""
         found: dict[str, Any] = {

@@ -14,6 +14,7 @@ from broker.sandbox.protocol import ProtocolError
 from tests.broker.abuse.cases import CASES, LOST, Case, Text, answers, attempts
 from tests.broker.abuse.places import Kind, Place, open_place, processes_in, settle
 from tests.fixtures.sandbox_probe import execute
+from tests.fixtures.sandboxes import BACK_ENDS
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.spec("HOST-02", "HOST-07", "HOST-09")]
 
@@ -38,7 +39,7 @@ class Shared:
             await self.place.end(sandbox, self.namespace)
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["bubblewrap", "docker"])
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=BACK_ENDS)
 async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
     async with open_place(request.param) as place:
         yield place
