@@ -11,7 +11,7 @@ import os
 import select
 import time
 
-from broker.sandbox.protocol import Feed, encode
+from broker.sandbox.protocol import HOST_VALUES, Feed, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Worker:
 
         Ends the sandbox when the host goes meanwhile.
         """
-        view = memoryview(encode(frame))
+        view = memoryview(encode(frame, HOST_VALUES))
         end = time.monotonic() + seconds
         poll = select.poll()
         poll.register(self.requests, select.POLLOUT)

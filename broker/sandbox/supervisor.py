@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 else:
     from _signal import SIG_DFL, SIGINT, signal
 
+START_SECONDS = 30.0
+"""A worker that has not shown after this long that it works never will."""
 GRACE = 1.0
 """Seconds between the interrupt at the deadline and the kill."""
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
@@ -105,9 +107,16 @@ class Execution:
 
     def __init__(self, host: Host, limits: dict[str, Any]) -> None:
         self._host, self._limits = host, limits
-        self._worker: Worker | None = None
         self._calls = 0
         """Replies carry the number of their call, so that a late one is not taken for the next."""
+        # Born before it is needed, and made to run nothing once: a sandbox in a pool has the time for the
+        # page faults that follow a fork, some milliseconds.
+        self._worker: Worker | None = self._start()
+        if self._await_reply(self._worker, "", START_SECONDS, Capture())[0] is None:
+            os._exit(4)
+
+    def _start(self) -> Worker:
+        return Worker(workers.run_execution, self._limits, self._host.descriptor)
 
     def serve(self) -> NoReturn:
         while True:
@@ -118,12 +127,14 @@ class Execution:
         """End the worker, if it died since the last call; what is to be said about that."""
         if self._worker is None or not wait_readable([self._worker.handle], 0.0):
             return ""
+        if not self._calls:
+            os._exit(4)  # nobody's code has run yet, so it is no observation
         how, self._worker = self._worker.end(), None
         return _LOST % how
 
     def _call(self, code: str, seconds: float) -> dict[str, Any]:
         buried = self._bury()
-        worker = self._worker or Worker(workers.run_execution, self._limits, self._host.descriptor)
+        worker = self._worker or self._start()
         self._worker = worker
         self._calls += 1
         capture = Capture()
@@ -204,24 +215,23 @@ def _request_error(frame: dict[str, Any]) -> str:
 
 def serve_controller(host: Host, limits: dict[str, Any]) -> NoReturn:
     """Run one program and carry its requests to the host and the answers back."""
+    worker = Worker(workers.run_program, limits, host.descriptor)  # early, as in execution
+    if not wait_readable([worker.replies], START_SECONDS) or worker.read_replies() != [{"op": "end"}]:
+        os._exit(4)
     start = host.receive()
-    program, task = str(start["program"]), start["task"]
-
-    def body(requests: int, replies: int, output: int) -> NoReturn:
-        os.close(output)
-        workers.run_program(requests, replies, program, task)
-
-    worker = Worker(body, limits, host.descriptor)
-    host.send(_relay(host, worker))
+    if wait_readable([worker.handle], 0.0):
+        os._exit(4)
+    host.send(_relay(host, worker, start))
     kill_everything()
     while True:
         host.receive()
 
 
-def _relay(host: Host, worker: Worker) -> dict[str, Any]:
-    """Pump frames until the program ends; returns its last one."""
+def _relay(host: Host, worker: Worker, start: dict[str, Any]) -> dict[str, Any]:
+    """Hand over the program, pump frames until it ends; returns its last one."""
     waiting = False
     try:
+        worker.send(start, host.remaining())
         while True:
             # The handle first: if it says "ended", what was written before is seen in the same look.
             ready = wait_readable(

@@ -54,12 +54,12 @@ def describe(error: BaseException, sources: dict[str, str]) -> str:
         return type(error).__name__
 
 
-def _reserve() -> bytearray:
+def _reserve() -> bytes:
     """Address space to describe an error in when the code took all the rest; empty when it keeps all."""
     try:
-        return bytearray(_RESERVE)
+        return bytes(_RESERVE)  # which, unlike a bytearray, touches none of its pages
     except MemoryError:
-        return bytearray()
+        return b""
 
 
 class _Interrupt:
@@ -101,15 +101,17 @@ def run_execution(requests: int, replies: int, output: int) -> NoReturn:
     # These come from `site`, which is skipped for speed.
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
     sources: dict[str, str] = {}
+    reserve = b""
     while True:
         frame = read_frame(requests)
         code: str = frame["code"]
         signal(SIGINT, interrupt)
         _fresh_streams(null, output)
         name = f"<execute {len(sources) + 1}>"
-        sources[name] = code
+        if frame["id"]:  # call 0 is the supervisor's own rehearsal
+            sources[name] = code
         error = ""
-        reserve = _reserve()
+        reserve = reserve or _reserve()
         try:
             try:
                 interrupt.armed = True
@@ -120,7 +122,7 @@ def run_execution(requests: int, replies: int, output: int) -> NoReturn:
             error = _exit_error(caught)
         except BaseException as caught:
             interrupt.armed = False
-            del reserve
+            reserve = b""
             error = describe(caught, sources)
         if _getpid() != own_pid:  # a fork that the code made came out at this end
             _exit(0)
@@ -176,8 +178,15 @@ class Api:
         return self._ask({"op": "submit", "text": text})
 
 
-def run_program(requests: int, replies: int, program: str, task: dict[str, Any]) -> NoReturn:
-    """Load the harness program, call its `run(task, api)`, report how that ended."""
+def run_program(requests: int, replies: int, output: int) -> NoReturn:
+    """Wait for the harness program, load it, call its `run(task, api)`, report how that ended."""
+    os.close(output)
+    # A rehearsal, which the supervisor waits for: page faults after the fork, before anybody waits.
+    exec(compile("def run(task, api):\n    str([task])\nrun({}, None)", "", "exec"), {})
+    write_all(replies, encode({"op": "end"}))
+    start = read_frame(requests)
+    program: str = start["program"]
+    task: dict[str, Any] = start["task"]
     name = "<harness>"
     module = types.ModuleType("harness")
     sys.modules["harness"] = module
