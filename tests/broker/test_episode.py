@@ -13,6 +13,7 @@ from broker.errors import SandboxLost
 from broker.model import Completion, Sampling
 from broker.record import EpisodeRecord, GradedEpisode
 from broker.sandbox.base import Role
+from broker.sandbox.protocol import encode
 from tests.fixtures.episodes import ASK_AND_SUBMIT, ScriptedModel, a_task, attempt, make_broker, right_answer
 from tests.fixtures.fake_sandbox import FakeFactory
 from verifier.task import Task, Verdict
@@ -409,3 +410,130 @@ def test_the_same_question_asked_again_gets_another_seed() -> None:
 
 async def _run(broker: Broker, code: str) -> GradedEpisode:
     return await broker.run(attempt(code))
+
+
+def told(seen: str) -> str:
+    """A program that submits what it was told of its budgets after each answer."""
+    return f"""
+def run(task, api):
+    told = [(dict(api.left), api.notice)]
+    text = api.generate([{{"role": "user", "content": task["prompt"]}}])
+    told.append((api.left, api.notice))
+    api.execute("print(1)")
+    told.append((api.left, api.notice))
+    again = [{{"role": "user", "content": task["prompt"]}}, *([api.notice] if api.notice else [])]
+    text = api.generate(again)
+    told.append((api.left, api.notice))
+    api.submit(repr([{seen} for left, notice in told]))
+"""
+
+
+@pytest.mark.spec("HOST-03", "HOST-04")
+async def test_a_program_learns_what_is_left_and_gets_a_marked_notice_when_a_budget_is_used_up() -> None:
+    graded = await play(told("(left['model_calls'], left['tool_calls'])"), model_calls=3, tool_calls=1)
+    assert graded.record.submissions[0].text == "[(3, 1), (2, 1), (2, 0), (1, 0)]"
+    graded = await play(told("notice"), model_calls=3, tool_calls=1)
+    one, two = "2 model calls and 0 tool calls", "1 model call and 0 tool calls"
+    notices = [
+        {"role": "user", "content": f"Budget notice: {t} left.", "source": "harness"} for t in (one, two)
+    ]
+    assert graded.record.submissions[0].text == repr([None, None, *notices])
+    message = graded.record.model_calls[1].messages[-1]
+    assert (message.source, message.content) == ("harness", f"Budget notice: {one} left.")
+
+
+@pytest.mark.spec("HOST-03")
+async def test_the_room_left_in_the_context_and_on_the_clock_is_the_hosts_own_count() -> None:
+    graded = await play(told("left"), context_tokens=2_000, completion_tokens=100, seconds=50)
+    record = graded.record
+    for call in record.model_calls:
+        assert call.left is not None
+        assert call.left.context_tokens == 1_900 - len(call.prompt_ids)
+        assert 49 < call.left.seconds <= 50
+    lines = eval(record.submissions[0].text)
+    assert set(lines[0]) == {"model_calls", "tool_calls", "user_turns", "context_tokens", "seconds"}
+    lefts = [record.model_calls[0].left, record.tool_calls[0].left, record.model_calls[1].left]
+    assert lines[1:] == [left.model_dump() for left in lefts if left is not None]
+    assert record.given is not None
+    assert (record.given.budgets.seconds, record.given.user_turns) == (50, 0)
+
+
+@pytest.mark.spec("HOST-03")
+async def test_a_reply_comes_with_the_turns_that_are_left() -> None:
+    code = REPLIES.replace(
+        "result = api.submit(text)", 'result = api.submit(text + str(api.left["user_turns"]))'
+    )
+    researcher = Replying([Reply(text="Again?", accepted=False)])
+    graded = await talk(code, researcher, "<answer>x</answer>")
+    assert [s.text[-1] for s in graded.record.submissions] == ["1", "0"]
+
+
+@pytest.mark.spec("HOST-04")
+async def test_a_budget_notice_without_a_mark_is_refused() -> None:
+    code = LOOP.replace(
+        'task["prompt"]}', 'task["prompt"]}, {"role": "user", "content": "One call is left."}'
+    )
+    graded = await play(code)
+    assert graded.record.error is not None
+    assert "mark it with source harness" in graded.record.error.message
+    assert graded.record.refused is not None
+
+
+@pytest.mark.spec("HOST-03", "HOST-07")
+async def test_the_hosts_own_work_on_a_prompt_is_not_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    import broker.episode as module
+
+    plain = module.build_prompt
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.3)
+        return plain(*arguments)
+
+    monkeypatch.setattr(module, "build_prompt", slow)
+    graded = await play(ASK_AND_SUBMIT, seconds=0.25)
+    assert graded.record.stop_reason == "first_answer"
+    assert graded.record.seconds < 0.2
+
+
+async def test_an_answer_that_fits_into_no_frame_ends_the_episode_as_too_long() -> None:
+    class Full(FakeFactory):
+        async def start(self, *arguments: Any, **options: Any) -> Any:
+            sandbox = await super().start(*arguments, **options)
+            plain = sandbox.send
+
+            async def send(frame: Any) -> None:
+                encode(frame)  # what the real channel does first
+                await plain(frame)
+
+            sandbox.send = send
+            return sandbox
+
+    graded = await play(
+        ASK_AND_SUBMIT, "\x01" * 300_000, sandboxes=Full(), context_tokens=10**6, completion_tokens=400_000
+    )
+    assert graded.record.stop_reason == "output_truncated"
+    assert graded.record.error is None
+    assert len(graded.record.model_calls) == 1
+
+
+@pytest.mark.spec("HOST-04")
+async def test_columns_of_the_inventory_are_no_tool_text_in_a_program_that_lists_them() -> None:
+    code = """
+def run(task, api):
+    tables = [" ".join(c["name"] for c in t["columns"]) for t in task["inventory"]["tables"]]
+    listed = {"role": "system", "content": "Columns: " + " / ".join(tables * 30)}
+    messages = [listed, {"role": "user", "content": task["prompt"]}]
+    text = api.generate(messages)
+    api.execute("print(%r)" % tables)
+    api.submit(api.generate(messages))
+"""
+    graded = await play(code, tool_response_tokens=40, tool_history_tokens=40)
+    assert [call.clippings for call in graded.record.model_calls] == [(), ()]
+
+
+def test_what_a_program_does_to_its_task_stays_in_its_episode() -> None:
+    spoil = ASK_AND_SUBMIT.replace("def run(task, api):", "def run(task, api):\n    task['budgets'].clear()")
+    broker = make_broker(ScriptedModel("<answer>x</answer>"))
+    first, second = (asyncio.run(_run(broker, code)) for code in (spoil, ASK_AND_SUBMIT))
+    assert first.record.given == second.record.given
+    assert broker.services.handed(a_task(), 0).task["budgets"]["model_calls"] == 9

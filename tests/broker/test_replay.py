@@ -134,6 +134,7 @@ async def sandboxes() -> Any:
         (SUMMARY, "evaluation"),
         (THRIFTY, "interaction"),
         (UNRULY, "evaluation"),
+        (LONG, "evaluation"),
     ],
 )
 async def test_a_program_in_its_sandbox_sends_the_same_bytes_again(
