@@ -82,6 +82,10 @@ class ExecutionSession:
             sandbox = await starting
         except SandboxLost:
             return  # It never started; whoever needed it was told by `execute`.
+        except asyncio.CancelledError:
+            if starting.cancelled():
+                return  # The end of the episode reached the start, which left nothing.
+            raise
         await sandbox.close()
 
 

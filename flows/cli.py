@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -169,16 +169,25 @@ def replay(
 
 @app.command()
 def doctor(
-    debug: Debug = False, cache: Annotated[Path, typer.Option(help="The cache folder.")] = Path(".cache")
+    sandbox: Annotated[
+        Literal["docker", "bubblewrap", "all"] | None,
+        typer.Option(help="Prove this back end's isolation, by trying to break out, and nothing else."),
+    ] = None,
+    cache: Annotated[Path, typer.Option(help="The cache folder.")] = Path(".cache"),
+    debug: Debug = False,
 ) -> None:
-    """Say what is missing on this machine and how to get it. Exit code 3 if something is.
+    """Say what is missing on this machine and how to get it. Exit code 3 if something is, or a proof failed.
 
-    Example: rinr doctor
+    Example: rinr doctor --sandbox all
     """
-    from flows.doctor import examine
+    from flows.doctor import BACK_ENDS, examine, examine_sandboxes
 
     try:
-        if not examine(cache, Console()):
+        if sandbox is None:
+            complete = examine(cache, Console())
+        else:
+            complete = examine_sandboxes(cache, BACK_ENDS[sandbox], Console())
+        if not complete:
             raise typer.Exit(3)
     except typer.Exit:
         raise

@@ -5,19 +5,27 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from broker.errors import ModelUnavailable, SandboxLost
-from broker.sandbox.factory import check_sandbox, open_factory
-from broker.sandbox.runtime import build_runtime
+from broker.sandbox.check import PROOF_LIMITS, Check, check_sandbox
+from broker.sandbox.factory import Kind, open_factory
+from broker.sandbox.runtime import Runtime, build_runtime
 from verifier.release import ReleaseError, find
 
+State = Literal["ok", "missing", "failed", "note"]
+BACK_ENDS: Final[Mapping[str, tuple[Kind, ...]]] = {
+    "docker": ("docker",),
+    "bubblewrap": ("bubblewrap",),
+    "all": ("docker", "bubblewrap"),
+}
 NEEDED_DISK_GIB = 3
 NEEDED_MEMORY_GIB = 6
 
@@ -27,9 +35,9 @@ class Finding:
     """One line of the table."""
 
     name: str
-    state: Literal["ok", "missing", "note"]
+    state: State
     detail: str
-    """What was seen, and for `missing` the remedy."""
+    """What was seen, and for `missing` the remedy. `failed` is a proof that did not hold."""
 
 
 def _python() -> Finding:
@@ -87,26 +95,55 @@ def _release() -> Finding:
     return Finding("bundled release", "ok", f"{release.name}, {len(release.tasks)} tasks, digest verified")
 
 
-async def _sandbox(cache: Path) -> list[Finding]:
+async def _prove(kind: Kind, runtime: Runtime, cache: Path) -> tuple[str, list[Check]]:
+    """The back end that was opened and what it proved; a back end that cannot be opened proves nothing."""
+    try:
+        factory = open_factory(kind, runtime, cache=cache, limits=PROOF_LIMITS)
+    except SandboxLost as error:
+        return kind, [Check("starts", False, str(error))]
+    try:
+        return factory.kind, await check_sandbox(factory)
+    finally:
+        await factory.close()
+
+
+def _finding(kind: str, check: Check) -> Finding:
+    states: dict[bool | None, State] = {True: "ok", False: "failed", None: "note"}
+    return Finding(f"{kind}: {check.name}", states[check.passed], check.detail)
+
+
+async def _sandbox(cache: Path, kinds: Iterable[Kind]) -> list[Finding]:
     try:
         runtime = build_runtime(packages=cache / "sandbox-packages", cache=cache / "runtime")
-        factory = open_factory("auto", runtime, cache=cache)
-        checks = await check_sandbox(factory)
     except (SandboxLost, OSError) as error:
         return [Finding("sandbox", "missing", str(error))]
-    found = [
-        Finding("sandbox", "ok", f"{factory.kind}, Python {runtime.python}, {', '.join(runtime.libraries)}")
-    ]
-    return found + [Finding(f"sandbox: {c.name}", "ok" if c.passed else "missing", c.detail) for c in checks]
+    libraries = ", ".join(runtime.libraries)
+    found = [Finding("sandbox", "ok", f"Python {runtime.version}, {libraries}; {runtime.digest[:23]}")]
+    for kind in kinds:
+        opened, checks = await _prove(kind, runtime, cache)
+        found += [_finding(opened, check) for check in checks]
+    return found
 
 
 def examine(cache: Path, console: Console) -> bool:
-    """Print the table; True if nothing is missing."""
+    """Print what this machine has; True if nothing is missing."""
     findings = [_python(), _memory(), _disk(cache), *_packages(), _release(), _model(cache)]
-    findings += asyncio.run(_sandbox(cache.resolve()))
-    table = Table("check", "state", "detail", title="rinr doctor")
-    colours = {"ok": "green", "missing": "red", "note": "yellow"}
+    findings += asyncio.run(_sandbox(cache.resolve(), ("auto",)))
+    return _show(findings, "rinr doctor", console)
+
+
+def examine_sandboxes(cache: Path, kinds: Iterable[Kind], console: Console) -> bool:
+    """Prove the isolation of these back ends on this machine and print what was seen; True if all holds."""
+    return _show(asyncio.run(_sandbox(cache.resolve(), kinds)), "rinr doctor --sandbox", console)
+
+
+def _show(findings: Iterable[Finding], title: str, console: Console) -> bool:
+    table = Table("check", "state", "detail", title=title)
+    colours = {"ok": "green", "missing": "red", "failed": "bold red", "note": "yellow"}
+    complete = True
     for finding in findings:
-        table.add_row(finding.name, f"[{colours[finding.state]}]{finding.state}[/]", finding.detail)
+        state = f"[{colours[finding.state]}]{finding.state}[/]"
+        table.add_row(finding.name, state, escape(finding.detail))
+        complete = complete and finding.state not in ("missing", "failed")
     console.print(table)
-    return all(finding.state != "missing" for finding in findings)
+    return complete

@@ -1,53 +1,202 @@
-"""Proofs that a sandbox on this machine isolates, made from inside by trying; for `rinr doctor`.
+"""Proofs that a sandbox on this machine isolates, made from inside by trying; for `rinr doctor --sandbox`.
 
-Each check states what it shows. A check that cannot be made fails: nothing is assumed.
+Each check states what it shows and what was seen. A check that cannot be made fails: nothing is assumed. The
+limits are small ones, so that reaching them costs the machine little. Nothing leaves the machine: the network
+is tried against a loopback port of this process.
 """
 
+import errno
 import secrets
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
 from broker.errors import SandboxLost
-from broker.sandbox.base import Role, Sandbox, SandboxFactory
+from broker.sandbox.base import MEBIBYTE, Limits, Role, Sandbox, SandboxFactory
+from broker.sandbox.seccomp import denied_calls
 
-_SECONDS = 30.0
+PROOF_LIMITS: Final[Mapping[Role, Limits]] = {
+    Role.CONTROLLER: Limits(
+        memory_bytes=128 * MEBIBYTE, processes=8, file_bytes=4 * MEBIBYTE, wall_seconds=120
+    ),
+    Role.EXECUTION: Limits(
+        memory_bytes=256 * MEBIBYTE, processes=16, file_bytes=8 * MEBIBYTE, wall_seconds=120
+    ),
+}
+_SECONDS: Final = 30.0
+_ALARMS: Final = ("POSSIBLE", "interfaces", "Traceback")
+"""Words that no isolated place prints."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One proof: what was to be shown, whether it was, and what was seen if not."""
+    """One proof."""
 
     name: str
-    passed: bool
-    detail: str = ""
+    passed: bool | None
+    """None where this machine has no means to enforce it, which `detail` then says."""
+    detail: str
+    """What was seen."""
 
 
-async def _printed(sandbox: Sandbox, code: str) -> str:
-    """What code prints inside execution, or its error."""
-    await sandbox.send({"op": "execute", "code": code, "seconds": _SECONDS})
-    frame = await sandbox.receive(2 * _SECONDS)
-    return (frame["stdout"] + frame["error"]).strip()
+_TRY: Final = """
+def attempt(action, *arguments):
+    try:
+        action(*arguments)
+    except (OSError, MemoryError) as error:
+        return type(error).__name__
+    return 'POSSIBLE'
+"""
+
+_NETWORK: Final = """
+import socket
+seen = attempt(socket.create_connection, ('127.0.0.1', {port}), 3)
+names = sorted(line.split(':')[0].strip() for line in open('/proc/net/dev') if ':' in line)
+print(seen if names == ['lo'] else f'interfaces {{names}}')
+"""
+
+_SOCKETS: Final = """
+import socket
+for name in ('AF_VSOCK', 'AF_NETLINK', 'AF_PACKET', 'AF_ALG'):
+    print(name, attempt(socket.socket, getattr(socket, name), socket.SOCK_RAW))
+"""
+
+_WRITES: Final = """
+import os
+print('write', attempt(open, '{folder}/new', 'w'), 'append', attempt(open, '{path}', 'a'))
+print('rename', attempt(os.rename, '{path}', '{path}2'), 'chmod', attempt(os.chmod, '{path}', 0o777))
+"""
+
+_PROCESS_1: Final = """
+import os
+for name in ('environ', 'mem', 'maps', 'fd/0', 'root/etc/passwd'):
+    print(name, attempt(lambda: open('/proc/1/' + name, 'rb').read(1)))
+print('fd', attempt(os.listdir, '/proc/1/fd'))
+"""
+
+_HOST_FILES: Final = """
+import os
+print('outside', attempt(open, {outside!r}))
+for path in ('/var/run/docker.sock', '/run/docker.sock', '/etc/shadow', '/root'):
+    print(path, 'POSSIBLE' if os.path.exists(path) and os.path.getsize(path) else 'absent')
+"""
+
+_KNOBS: Final = """
+for name in ('/proc/sysrq-trigger', '/proc/sys/kernel/core_pattern', '/proc/sys/vm/drop_caches'):
+    print(name, attempt(open, name, 'w'))
+"""
+
+_PROCESSES: Final = """
+import os, signal, time
+children = []
+try:
+    while len(children) < 100:
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        children.append(child)
+    print('POSSIBLE')
+except OSError as error:
+    print(f'{type(error).__name__} after {len(children)} more processes')
+finally:
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+"""
+
+_FILES: Final = """
+kept = []
+def many():
+    while len(kept) < 10_000:
+        kept.append(open('/dev/null'))
+seen = attempt(many)
+print(seen, 'after', len(kept), 'files')
+kept.clear()
+"""
+
+_DISK: Final = """
+def fill(folder):
+    for number in range({count}):
+        with open(f'{{folder}}/{{number}}', 'wb') as file:
+            file.write(bytes(1 << 20))
+import os
+for folder in ('/work', '/tmp', '/dev/shm'):
+    print(folder, attempt(fill, folder))
+    for name in os.listdir(folder):
+        os.remove(f'{{folder}}/{{name}}')
+"""
+
+_HOG: Final = """
+import os, time
+for _ in range(5):
+    if os.fork() == 0:
+        x = bytearray(90 << 20)
+        time.sleep(2)
+        os._exit(0)
+time.sleep(2)
+"""
+
+_CALLS: Final = """
+import ctypes
+library = ctypes.CDLL(None, use_errno=True)
+for name, number in {calls!r}.items():
+    ctypes.set_errno(0)
+    result = library.syscall(number, 0, 0, 0, 0, 0, 0)
+    print(name, ctypes.get_errno() if result == -1 else 0)
+"""
 
 
-def _trying(code: str) -> str:
-    """Code that prints `refused` where `code` raises what an isolated place must raise."""
-    return f"try:\n    {code}\n    print('possible')\nexcept (OSError, MemoryError):\n    print('refused')"
+@dataclass
+class _Examination:
+    """The checks made so far on one execution sandbox."""
+
+    sandbox: Sandbox
+    checks: list[Check] = field(default_factory=list[Check])
+
+    async def execute(self, code: str, seconds: float = _SECONDS) -> dict[str, Any]:
+        await self.sandbox.send({"op": "execute", "code": _TRY + code, "seconds": seconds})
+        return await self.sandbox.receive(seconds + _SECONDS)
+
+    async def printed(self, code: str) -> str:
+        frame = await self.execute(code)
+        return str(frame["stdout"] + frame["error"]).strip()
+
+    async def make(self, name: str, proof: Callable[[], Awaitable[Check]]) -> None:
+        try:
+            self.checks.append(await proof())
+        except (SandboxLost, TimeoutError) as error:
+            self.checks.append(Check(name, False, str(error)))
+
+    async def refused(self, name: str, code: str) -> None:
+        """Everything that the code tries must fail: it prints an error for each, or POSSIBLE."""
+
+        async def proof() -> Check:
+            seen = await self.printed(code)
+            return Check(name, bool(seen) and not any(word in seen for word in _ALARMS), _one_line(seen))
+
+        await self.make(name, proof)
+
+    async def shows(self, name: str, code: str, wanted: str) -> None:
+        async def proof() -> Check:
+            seen = await self.printed(code)
+            return Check(name, seen == wanted, _one_line(seen))
+
+        await self.make(name, proof)
+
+
+def _one_line(text: str) -> str:
+    return ", ".join(text.splitlines())[-300:]
 
 
 async def check_sandbox(factory: SandboxFactory) -> list[Check]:
-    """Start a sandbox of each role and try to break out. Never raises for a failed proof."""
-    checks: list[Check] = []
+    """Start a sandbox of each role and try to break out. Never raises for a failed proof.
 
-    async def check(name: str, proof: Callable[[], Awaitable[str]], wanted: str) -> None:
-        try:
-            seen = await proof()
-        except (SandboxLost, TimeoutError) as error:
-            seen = str(error)
-        checks.append(Check(name, seen == wanted, "" if seen == wanted else seen[-300:]))
-
+    The factory's limits should be `PROOF_LIMITS`.
+    """
     with tempfile.TemporaryDirectory(prefix="rinr-check-") as folder:
         lake = Path(folder) / "lake"
         lake.mkdir()
@@ -55,36 +204,85 @@ async def check_sandbox(factory: SandboxFactory) -> list[Check]:
         (lake / "token").write_text(token)
         (Path(folder) / "outside").write_text(token)
         try:
-            execution = await factory.start(Role.EXECUTION, lake=lake)
+            sandbox = await factory.start(Role.EXECUTION, lake=lake)
         except SandboxLost as error:
-            return [Check(f"a {factory.kind} sandbox starts", False, str(error))]
+            return [Check("starts", False, str(error))]
+        examination = _Examination(sandbox, [Check("starts", True, f"a {factory.kind} sandbox")])
         try:
-            checks.append(Check(f"a {factory.kind} sandbox starts", True))
-
-            def run(code: str) -> Callable[[], Awaitable[str]]:
-                return lambda: _printed(execution, code)
-
-            pandas = "import numpy, pandas\nprint('imported')"
-            await check("numpy and pandas import", run(pandas), "imported")
-            await check("execution reads the lake", run("print(open('/lake/token').read())"), token)
-            await check("the lake is read-only", run(_trying("open('/lake/new', 'w')")), "refused")
-            outside = _trying(f"open({str(Path(folder) / 'outside')!r})")
-            await check("the host's files are invisible", run(outside), "refused")
-            with socket.create_server(("127.0.0.1", 0)) as server:
-                target = server.getsockname()
-                connect = _trying(f"__import__('socket').create_connection({target!r}, 3)")
-                await check("there is no network", run(connect), "refused")
-            await check("process 1 is closed", run(_trying("open('/proc/1/environ').read()")), "refused")
-            await check("memory is limited", run(_trying("x = bytearray(1 << 42)")), "refused")
-            count = _trying("kept = [open('/dev/null') for _ in range(100_000)]")
-            await check("open files are limited", run(count), "refused")
-            await check("the controller sees no lake", lambda: _controller_sees(factory), "[]")
+            await _examine(examination, Path(folder) / "outside", token)
+            await _exhaust(examination, factory)
+            # Last: where a call is allowed, who knows what it did to its process.
+            await examination.make("escape list", lambda: _escapes(examination))
+            await examination.make("controller", lambda: _controller(factory))
         finally:
-            await execution.close()
-    return checks
+            await sandbox.close()
+    return examination.checks
 
 
-async def _controller_sees(factory: SandboxFactory) -> str:
+async def _examine(examination: _Examination, outside: Path, token: str) -> None:
+    """What can be reached from inside."""
+    await examination.shows("libraries", "import numpy, pandas\nprint('numpy, pandas')", "numpy, pandas")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        await examination.refused("network", _NETWORK.format(port=server.getsockname()[1]))
+    await examination.refused("vsock and other sockets", _SOCKETS)
+    await examination.shows("lake is readable", "print(open('/lake/token').read())", token)
+    lake = _WRITES.format(folder="/lake", path="/lake/token")
+    await examination.refused("lake is read-only", lake)
+    root = _WRITES.format(folder="/usr", path="/etc/passwd")
+    await examination.refused("root is read-only", root)
+    await examination.refused("host's files", _HOST_FILES.format(outside=str(outside)))
+    await examination.refused("process 1 is closed", _PROCESS_1)
+    await examination.refused("kernel's knobs", _KNOBS)
+
+
+async def _escapes(examination: _Examination) -> Check:
+    """Each call of the deny list, with arguments that do nothing where it is allowed."""
+    calls = denied_calls()
+    seen = await examination.printed(_CALLS.format(calls=calls))
+    absent = (str(errno.EPERM), str(errno.ENOSYS))
+    refused = {name for name, number in _pairs(seen) if number in absent}
+    allowed = sorted(set(calls) - refused)
+    detail = (
+        f"NOT REFUSED: {', '.join(allowed)}" if allowed else "all refused, mount, ptrace, bpf, ... io_uring"
+    )
+    return Check("escape list", not allowed, f"{len(refused)} of {len(calls)} calls; {detail}"[:300])
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    found = (line.partition(" ") for line in text.splitlines())
+    return [(name, rest) for name, _, rest in found]
+
+
+async def _exhaust(examination: _Examination, factory: SandboxFactory) -> None:
+    """What can be used up from inside."""
+    await examination.refused("memory of a process", "print(attempt(bytearray, 1 << 42))")
+    await examination.refused("processes", _PROCESSES)
+    await examination.refused("open files", _FILES)
+    count = (PROOF_LIMITS[Role.EXECUTION].file_bytes >> 20) + 16
+    await examination.refused("disk", _DISK.format(count=count))
+    await examination.make("time of a call", lambda: _deadline(examination))
+    await examination.make("memory of a sandbox", lambda: _memory(examination, factory))
+    kill = "import os\ntry:\n    os.kill(1, 9)\nexcept OSError:\n    pass\nprint('alive')"
+    await examination.shows("survives all this", kill, "alive")
+
+
+async def _deadline(examination: _Examination) -> Check:
+    frame = await examination.execute("while True: pass", seconds=0.5)
+    seen = "ended at its limit" if frame["timed_out"] else f"NOT ENDED: {frame['error'][-100:]}"
+    return Check("time of a call", frame["timed_out"] is True, seen)
+
+
+async def _memory(examination: _Examination, factory: SandboxFactory) -> Check:
+    """Several processes, each within its own limit: only a limit over all of them stops these."""
+    name = "memory of a sandbox"
+    if "oom" not in factory.proves:
+        return Check(name, None, "limited for each process only; out of memory counts as a lost sandbox here")
+    await examination.execute(_HOG, 10)
+    proved = examination.sandbox.oom_killed()
+    return Check(name, proved, "the kernel's counter shows it" if proved else "NOT LIMITED")
+
+
+async def _controller(factory: SandboxFactory) -> Check:
     """What a program finds where the lake would be."""
     program = (
         "import os\ndef run(task, api):\n    api.submit(repr(os.listdir('/lake') + os.listdir('/assets')))"
@@ -93,6 +291,7 @@ async def _controller_sees(factory: SandboxFactory) -> str:
     try:
         await sandbox.send({"op": "start", "program": program, "task": {}})
         frame = await sandbox.receive(_SECONDS)
-        return str(frame.get("text", frame))
+        seen = str(frame.get("text", frame))
+        return Check("controller", seen == "[]", f"sees {seen} of lake and assets")
     finally:
         await sandbox.close()

@@ -30,7 +30,7 @@ from broker.sandbox.image import ensure_image, expect_image
 from broker.sandbox.labels import DEADLINE, HOST, MACHINE, RUN, host_label, machine, private_folder
 from broker.sandbox.mounts import readable_by_others
 from broker.sandbox.runtime import Runtime
-from broker.sandbox.seccomp import docker_profile
+from broker.sandbox.seccomp import bpf_filter, docker_profile
 
 _USERS: Final = {Role.CONTROLLER: "65533:65533", Role.EXECUTION: "65534:65534"}
 
@@ -107,10 +107,13 @@ class DockerFactory:
         self._limits = dict(limits)
         self._run = run
         self._profile = json.dumps(docker_profile())
+        self._filter = bpf_filter()
         self._starts = StartLimiter()
         self._readable: dict[Path, Path] = {}
         self.proves = frozenset[str]() if self._remote else frozenset({"oom"})
-        self.identity = identity_of(self.kind, runtime.identity, self._profile.encode(), self._limits)
+        self.identity = identity_of(
+            self.kind, runtime.identity, self._profile.encode() + self._filter, self._limits
+        )
         ready = expect_image(self._client, image, runtime) if image else None
         self._image = ready or ensure_image(self._client, runtime, cache)
         with _room_for_sockets():
@@ -209,6 +212,7 @@ class DockerFactory:
         settings = {
             "role": role.value,
             **channel,
+            "filter": self._filter.hex(),
             # The daemon's own limit counts processes; the kernel's counts per user id, across containers.
             "limits": {**limits.model_dump(), "count_processes": False},
         }
@@ -232,7 +236,8 @@ class DockerFactory:
             "memswap_limit": limits.memory_bytes,
             "nano_cpus": int(limits.cpus * 1e9),
             "ulimits": [
-                Ulimit(name="core", soft=0, hard=0),
+                # One byte: with 0 the kernel would still hand a dump to the host's handler.
+                Ulimit(name="core", soft=1, hard=1),
                 Ulimit(name="nofile", soft=limits.open_files, hard=limits.open_files),
             ],
             "tmpfs": {"/work": space, "/tmp": space},

@@ -90,7 +90,7 @@ def build_runtime(packages: Path, cache: Path) -> Runtime:
     Safe under concurrent callers. Raises SandboxLost when the packages folder is missing or the disk is full.
     """
     try:
-        return _find_or_build(packages, cache)
+        return _find_or_build(packages.resolve(), cache.resolve())
     except OSError as error:
         raise SandboxLost(
             f"cannot build the execution environment in {cache}: {error}; make room or set storage.cache"

@@ -28,13 +28,14 @@ _ORDERLY: Final = b"."
 _DEADLINE_SECONDS: Final = 60.0
 """How often deadlines are looked at."""
 _lock = threading.Lock()
-_watched: dict[tuple[int, bool], subprocess.Popen[bytes]] = {}
+_Key = tuple[int, bool, str | None]
+_watched: dict[_Key, subprocess.Popen[bytes]] = {}
 
 
 def keep_watch(containers: bool) -> None:
-    """Start the watchdog of this process, once for each kind. A fork of this process gets its own."""
+    """Start the watchdog of this process, once for each kind and daemon; a fork gets its own."""
     with _lock:
-        key = (os.getpid(), containers)
+        key = (os.getpid(), containers, os.environ.get("DOCKER_HOST") if containers else None)
         if key in _watched and _watched[key].poll() is None:
             return
         start = f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from broker.sandbox import watchdog"
@@ -53,7 +54,7 @@ def keep_watch(containers: bool) -> None:
         atexit.register(_tell, key)
 
 
-def _tell(key: tuple[int, bool]) -> None:
+def _tell(key: _Key) -> None:
     """At an orderly end nothing is on its way any more."""
     pipe = _watched[key].stdin
     if key[0] == os.getpid() and pipe is not None:

@@ -1,24 +1,25 @@
 """Start and end: what is left when a sandbox closes, when its host dies, when a start fails."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
 import sys
-import tempfile
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import docker
 import pytest
 
 from broker.errors import SandboxLost
-from broker.sandbox.base import DEFAULT_LIMITS, Role, SandboxFactory, identity_of
+from broker.sandbox.base import Role, SandboxFactory
 from broker.sandbox.bubblewrap import BubblewrapFactory
+from broker.sandbox.docker import DockerFactory
 from broker.sandbox.factory import Kind, check_sandbox, open_factory, sweep
-from broker.sandbox.labels import HOST, process_mark
+from broker.sandbox.labels import process_mark
+from tests.fixtures.leftovers import left_by, marked_processes, settles
 from tests.fixtures.sandbox_probe import CACHE, SMALL, execute, execution, open_or_skip, sandbox_runtime
 
 ROOT = Path(__file__).parents[2]
@@ -29,28 +30,6 @@ async def factory(request: pytest.FixtureRequest) -> AsyncIterator[SandboxFactor
     factory = open_or_skip(request.param)
     yield factory
     await factory.close()
-
-
-def sandbox_processes(mark: str) -> list[int]:
-    """Live processes whose command line holds the mark; the mark is in the settings of process 1."""
-    found: list[int] = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-            if state not in "ZX" and mark in (folder / "cmdline").read_text():
-                found.append(int(folder.name))
-        except OSError:
-            continue
-    return found
-
-
-async def gone(mark: str, within: float) -> bool:
-    end = time.monotonic() + within
-    while sandbox_processes(mark):
-        if time.monotonic() > end:
-            return False
-        await asyncio.sleep(0.02)
-    return True
 
 
 async def test_closing_kills_everything_inside_and_may_be_repeated(factory: SandboxFactory) -> None:
@@ -66,7 +45,7 @@ async def test_closing_kills_everything_inside_and_may_be_repeated(factory: Sand
 SCRIPT = """
 import asyncio, sys
 sys.path.insert(0, {root!r})
-from broker.sandbox.labels import HOST, process_mark
+from broker.sandbox.labels import process_mark
 from tests.fixtures.sandbox_probe import *
 async def main():
     limits = {{role: value.model_copy(update={{"wall_seconds": {seconds}}}) for role, value in SMALL.items()}}
@@ -91,16 +70,10 @@ async def test_a_killed_host_leaves_nothing_running(kind: Kind) -> None:
     host = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=pipe, cwd=ROOT)
     assert host.stdout is not None
     assert await host.stdout.readline() == b"ready\n"
-    assert len(sandbox_processes(mark)) >= 6, "four sandboxes, one with a worker and its child"
+    assert len(marked_processes(mark)) >= 6, "four sandboxes, one with a worker and its child"
     host.send_signal(signal.SIGKILL)
     await host.wait()
-    assert await gone(mark, within=2.0)
-    sweep()
-    assert list(Path("/sys/fs/cgroup").glob(f"**/rinr-{host.pid}-*")) == []
-    assert list(Path(tempfile.gettempdir()).glob(f"rinr-{host.pid}-*")) == []
-    if kind == "docker":
-        containers = docker.from_env().containers.list(all=True, filters={"label": HOST})
-        assert [one for one in containers if one.labels[HOST].startswith(f"{host.pid}-")] == []
+    assert await settles(lambda: left_by(host.pid, mark) == [], within=2.0), left_by(host.pid, mark)
 
 
 async def test_a_process_that_outlived_its_host_is_swept() -> None:
@@ -132,7 +105,7 @@ async def test_a_cancelled_start_leaves_nothing(kind: Kind) -> None:
         except asyncio.CancelledError:
             continue
         await sandbox.close()  # it was ready before the cancellation came
-    assert await gone(f'"wall_seconds": {seconds}', within=3.0)
+    assert await settles(lambda: marked_processes(f'"wall_seconds": {seconds}') == [], within=3.0)
     await factory.close()
 
 
@@ -173,8 +146,50 @@ async def test_root_works_from_a_checkout_that_nobody_else_may_enter(tmp_path: P
 
 async def test_doctor_proves_the_isolation_from_inside(factory: SandboxFactory) -> None:
     checks = await check_sandbox(factory)
-    assert len(checks) == 10
-    assert [check for check in checks if not check.passed] == []
+    names = {check.name for check in checks}
+    assert {"network", "lake is read-only", "processes", "open files", "escape list"} <= names
+    assert {"vsock and other sockets", "memory of a process", "memory of a sandbox"} <= names
+    assert all(check.detail for check in checks), "what was seen is always said"
+    assert [check for check in checks if check.passed is False] == []
+    unprovable = [check.name for check in checks if check.passed is None]
+    assert unprovable == ([] if "oom" in factory.proves else ["memory of a sandbox"])
+
+
+@pytest.mark.slow
+async def test_doctor_sees_each_wall_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same proofs on a container with open doors."""
+    factory = open_or_skip("docker")
+    assert isinstance(factory, DockerFactory)
+    walled = factory._options
+
+    def open_doors(*arguments: Any) -> dict[str, Any]:
+        options = walled(*arguments)
+        settings = json.loads(options["command"][-1])
+        del settings["filter"]
+        many = {"open_files": 200_000, "memory_bytes": 1 << 43, "file_bytes": 1 << 30}
+        settings["limits"] |= many
+        options["command"][-1] = json.dumps(settings)
+        for mount in options["mounts"]:
+            mount["ReadOnly"] = False
+        return options | {
+            "user": "0:0",
+            "network_mode": "host",
+            "hostname": None,
+            "read_only": False,
+            "tmpfs": {},
+            "cap_drop": [],
+            "security_opt": ["seccomp=unconfined"],
+            "pids_limit": None,
+            "mem_limit": None,
+            "memswap_limit": None,
+            "ulimits": [],
+        }
+
+    monkeypatch.setattr(factory, "_options", open_doors)
+    failed = {check.name for check in await check_sandbox(factory) if check.passed is False}
+    await factory.close()
+    assert failed >= {"network", "vsock and other sockets", "lake is read-only", "root is read-only"}
+    assert failed >= {"escape list", "processes", "open files", "memory of a sandbox"}
 
 
 def test_a_machine_without_a_sandbox_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,22 +210,3 @@ async def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(SandboxLost, match="absent"):
         await factory.start(Role.CONTROLLER)
     await factory.close()
-
-
-def test_the_identity_pins_the_environment_the_filter_and_the_limits() -> None:
-    base = identity_of("bubblewrap", "sha256:a", b"filter", DEFAULT_LIMITS)
-    assert base == identity_of("bubblewrap", "sha256:a", b"filter", dict(DEFAULT_LIMITS))
-    others = {
-        identity_of("docker", "sha256:a", b"filter", DEFAULT_LIMITS),
-        identity_of("bubblewrap", "sha256:b", b"filter", DEFAULT_LIMITS),
-        identity_of("bubblewrap", "sha256:a", b"other", DEFAULT_LIMITS),
-        identity_of("bubblewrap", "sha256:a", b"filter", SMALL),
-    }
-    assert len(others | {base}) == 5
-
-
-def test_the_execution_environment_is_found_again_and_names_its_libraries() -> None:
-    first, again = sandbox_runtime(), sandbox_runtime.__wrapped__()
-    assert first == again
-    assert {"numpy 2.3.5", "pandas 2.3.3"} <= set(first.libraries)
-    assert first.digest.startswith("sha256:")
