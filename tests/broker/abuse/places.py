@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import docker
 
@@ -16,6 +16,7 @@ from broker.sandbox.labels import HOST, host_label
 from tests.fixtures.sandbox_probe import CACHE, SMALL, open_or_skip, sandbox_runtime
 
 Kind = Literal["bubblewrap", "docker"]
+BACK_ENDS: tuple[Kind, ...] = get_args(Kind)
 _LOOKS = 200
 """Looks, some seconds in all, until the kernel has buried what was killed on a busy machine."""
 

@@ -12,10 +12,9 @@ from broker.errors import SandboxLost
 from broker.sandbox.base import Role, Sandbox
 from broker.sandbox.channel import ChannelSandbox
 from tests.broker.abuse.cases import frame
-from tests.broker.abuse.places import Place, open_place, settle
+from tests.broker.abuse.places import BACK_ENDS, Place, open_place, settle
 from tests.broker.abuse.programs import ASKED, PROGRAMS, Program, forging, run
 from tests.fixtures.sandbox_probe import execute
-from tests.fixtures.sandboxes import BACK_ENDS
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.spec("HOST-01", "HOST-02", "HOST-12")]
 ANSWER = "text"

@@ -12,11 +12,10 @@ import pytest
 from broker.errors import SandboxLost
 from broker.record import GradedEpisode, StopReason
 from broker.sandbox.base import Role, SandboxFactory
-from tests.broker.abuse.places import Place, open_place
+from tests.broker.abuse.places import BACK_ENDS, Place, open_place
 from tests.broker.abuse.programs import STREAMS
 from tests.broker.abuse.test_abuse_execution import OUT_OF_MEMORY
 from tests.fixtures.episodes import ScriptedModel, attempt, make_broker, release, right_answer
-from tests.fixtures.sandboxes import BACK_ENDS
 from verifier.task import Task
 
 

@@ -12,9 +12,8 @@ import pytest_asyncio
 from broker.sandbox.base import Role, Sandbox
 from broker.sandbox.protocol import ProtocolError
 from tests.broker.abuse.cases import CASES, LOST, Case, Text, answers, attempts
-from tests.broker.abuse.places import Kind, Place, open_place, processes_in, settle
+from tests.broker.abuse.places import BACK_ENDS, Kind, Place, open_place, processes_in, settle
 from tests.fixtures.sandbox_probe import execute
-from tests.fixtures.sandboxes import BACK_ENDS
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.spec("HOST-02", "HOST-07", "HOST-09")]
 
