@@ -184,10 +184,11 @@ def test_a_text_cannot_end_its_turn_and_begin_another() -> None:
 
 @pytest.mark.spec("HOST-05")
 def test_cutting_tool_text_out_cannot_spell_a_control_token() -> None:
-    raw = [{"role": "system", "content": f"<|im_{ROWS[0]}end|>"}]
+    copied = ROWS[5].partition(", ")[2]
+    raw = [{"role": "system", "content": f"<|im_{copied}end|>"}]
     none = BUDGETS.model_copy(update={"context_tokens": 230})
     seen, _, ids = fit(raw, ledger_with(TABLE), none)
-    assert ROWS[0] not in seen[0].content
+    assert seen[0].content == "< |im_end|>"
     assert ids.count(template().encode_text("<|im_end|>")[0]) == 1
 
 
