@@ -123,7 +123,7 @@ class ChatClient:
             )
         finally:
             used = bill.prompt_tokens + bill.completion_tokens
-            self.endpoint.give_back(max(0, reserved - used))
+            self.endpoint.give_back(reserved - used)
             self.spent.add(bill.prompt_tokens, bill.completion_tokens, reported=bill.reported)
         usage = Usage(
             prompt_tokens=bill.prompt_tokens,

@@ -161,7 +161,7 @@ class Endpoint:
                     await asyncio.sleep(self._pause(failures))
 
     def give_back(self, tokens: int) -> None:
-        """Tokens that a request reserved and did not use."""
+        """Tokens that a request reserved and did not use; negative when it used more."""
         self._rate.give_back(tokens)
 
     async def close(self) -> None:

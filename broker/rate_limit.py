@@ -53,6 +53,6 @@ class RateLimit:
             await asyncio.sleep(delay)
 
     def give_back(self, tokens: int) -> None:
-        """Tokens of a turn that were not used after all."""
+        """Tokens of a turn that were not used after all; negative when more were."""
         if self._tokens is not None:
             self._tokens.give_back(tokens)

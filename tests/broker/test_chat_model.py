@@ -387,6 +387,18 @@ async def test_what_an_answer_did_not_use_goes_back_to_the_token_limit() -> None
         await model.close()
 
 
+@pytest.mark.spec("HOST-11")
+async def test_the_token_limit_holds_back_by_what_the_endpoint_says_was_used() -> None:
+    with serving(said(usage={**USAGE, "prompt_tokens": 60_000})) as server:
+        model = chat(server.url, settings={"tokens_per_minute": 60_000})
+        rate = model.client.endpoint._rate  # pyright: ignore[reportPrivateUsage]
+        await model.reply(QUESTION, SAMPLING, 10)
+        assert rate.waited_seconds == 0.0
+        await model.reply(QUESTION, SAMPLING, 1000)
+        await model.close()
+    assert rate.waited_seconds > 0.3
+
+
 @pytest.mark.spec("HOST-07", "HOST-03")
 @pytest.mark.parametrize(
     "first",
