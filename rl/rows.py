@@ -8,12 +8,22 @@ Must not know how advantages or losses are computed.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from broker.model import Sampling
 from broker.record import GradedEpisode
 from rl.errors import TokenIdsNeeded, TrainingError
+
+_POLICY_SAMPLING: Final[Mapping[str, float]] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
 
 
 class TrajectoryId(NamedTuple):
@@ -117,6 +127,7 @@ def _episode_rows(episode: GradedEpisode | None, trajectory: TrajectoryId, *, ma
         )
     rows: list[Row] = []
     for index, call in enumerate(record.model_calls):
+        _check_sampling(call.sampling, trajectory)
         ids = call.completion.token_ids
         is_last = index == len(record.model_calls) - 1
         reward = episode.verdict.reward if is_last else 0.0
@@ -132,6 +143,16 @@ def _episode_rows(episode: GradedEpisode | None, trajectory: TrajectoryId, *, ma
             )
         )
     return rows
+
+
+def _check_sampling(sampling: Sampling, trajectory: TrajectoryId) -> None:
+    """Only samples of the policy itself are trained on: any other setting renormalises what was drawn."""
+    for name, value in _POLICY_SAMPLING.items():
+        if getattr(sampling, name) != value:
+            raise TrainingError(
+                f"RL-02: {trajectory.instance}/{trajectory.repetition} was sampled with {name}="
+                f"{getattr(sampling, name)}, training needs {value}"
+            )
 
 
 def _placeholder(trajectory: TrajectoryId) -> Row:

@@ -132,3 +132,24 @@ def test_rewards_before_the_last_token_and_broken_boundaries_are_refused() -> No
     ]:
         with pytest.raises(TrainingError, match=message):
             check_batch(changed(*rows), ["a"])
+
+
+@pytest.mark.spec("RL-02", "HOST-12")
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.7},
+        {"top_p": 0.9},
+        {"top_k": 20},
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": 0.5},
+        {"repetition_penalty": 1.1},
+    ],
+)
+def test_a_call_that_was_sampled_otherwise_than_the_policy_is_refused(setting: dict[str, float]) -> None:
+    good = call(0, [1], [2], [-1.0])
+    other = good.model_copy(update={"sampling": good.sampling.model_copy(update=setting), "index": 1})
+    assert build_rows([episode("a", 0, [good])], ["a"], 1).trainable_tokens == 1
+    with pytest.raises(TrainingError, match=f"RL-02: a/0 was sampled with {next(iter(setting))}="):
+        build_rows([episode("a", 0, [good, other])], ["a"], 1)
