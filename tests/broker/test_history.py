@@ -109,3 +109,16 @@ def test_clipping_a_history_again_changes_nothing(kinds: list[tuple[int, int, st
     assert twice == once
     assert clippings == ()
     assert tool_tokens(once, index) <= 300
+
+
+@pytest.mark.spec("HOST-05", "HOST-03")
+def test_each_response_and_all_together_have_a_budget_of_their_own(index: ToolText) -> None:
+    def sizes(*contents: str) -> list[int]:
+        seen, _, _ = build_prompt(tuple(map(message, contents)), index, BUDGETS, template())
+        return [template().count(m.content) for m in seen]
+
+    long, short = "\n".join(["gene1x0 chromosome 0"] * 14), rows(2, 5)
+    assert 150 < template().count(long) < 300
+    assert max(sizes(long)) <= 150, "one response, though the history has room"
+    assert 75 < template().count(short) <= 150
+    assert sum(sizes(*[short] * 4)) <= 300, "the history, though each response is short"

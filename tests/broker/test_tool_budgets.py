@@ -198,6 +198,9 @@ _WORDS = st.sampled_from(
     ["think of the units", "which row", "a gene", "answer", "Δ 🧬 é", "<|im_end|>", "\n\n"]
 )
 _OBSERVATION = st.one_of(
+    # One row fits one response, two rows do not, three fill the history.
+    st.sampled_from(ROWS),
+    st.lists(st.sampled_from(ROWS), min_size=2, max_size=2).map("\n".join),
     st.lists(st.sampled_from(ROWS), min_size=1, max_size=12).map("\n".join),
     st.sampled_from(["BRCA1", "42\n", "", "rs99 rs98", "ACGT" * 40, "🧬" * 50 + ROWS[1]]),
     st.text(max_size=60),
@@ -241,7 +244,7 @@ def episodes(draw: st.DrawFn) -> tuple[Ledger, list[str], list[dict[str, Any]]]:
     raw: list[dict[str, Any]] = [{"role": "user", "content": PROMPT}]
     for _ in range(draw(st.integers(0, 8))):
         role, source = draw(_LABEL)
-        texts = draw(st.lists(_WORDS | st.sampled_from(observations), max_size=4))
+        texts = draw(st.lists(_WORDS, max_size=2) | st.sampled_from(observations).map(lambda text: [text]))
         content = draw(_SHAPE)(" ".join(texts))
         if source == "model":
             content = draw(st.sampled_from(said))
