@@ -239,7 +239,8 @@ async def _replay(stored: Stored, sources: Sources) -> tuple[Replayed, EpisodeRe
     finally:
         await sandboxes.close()
     if result.divergence is None and sources.tokenizer is not None:
-        found = compare_tokens(record, ChatTemplate.load(sources.tokenizer))
+        template = ChatTemplate.load(sources.tokenizer, counting=not record.token_exact)
+        found = compare_tokens(record, template)
         result = result.model_copy(update={"divergence": found})
     return result, record, remark
 
