@@ -1,4 +1,4 @@
-"""The host's end of a sandbox: strict frames over an asyncio stream, and an end that happens exactly once.
+"""The host's end of a sandbox: strict frames over a socket, and an end that happens exactly once.
 
 Must not know what the frames mean (but for the first one, `ready`), nor how a back end kills.
 """
@@ -7,7 +7,7 @@ import asyncio
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from broker.errors import SandboxLost
 from broker.sandbox.protocol import HEADER, HOST_VALUES, ProtocolError, decode, encode, payload_length
@@ -16,52 +16,128 @@ START_SECONDS: Final = 60.0
 """A start takes a tenth of a second; this much only on a machine that is drowning."""
 SEND_SECONDS: Final = 60.0
 """Process 1 takes a frame at once, unless it is frozen."""
+BUFFER: Final = 1 << 17
+"""Bytes that may wait to be asked for, or one frame, if that is longer."""
 
 
-class Channel:
-    """Frames both ways. A frame that a timeout cut in half is finished by the next `receive`."""
+class Channel(asyncio.Protocol):
+    """Frames both ways. A frame that a timeout cut in half is finished by the next `receive`.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._pending: asyncio.Task[dict[str, Any]] | None = None
+    A protocol and not a pair of streams: those make a task for each frame, a third of what an episode costs
+    the host. Bytes become a frame only when somebody asks for it, and beyond one frame reading stops, so a
+    sandbox that floods its channel fills its own end.
+    """
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._bytes = bytearray()
+        self._reading = True
+        self._end: str | None = None
+        """Why nothing more will come, once that is known."""
+        self._news: asyncio.Future[None] | None = None
+        """Set when bytes or the end have come; of the one who waits in `receive`."""
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._bytes += data
+        self._mind_the_buffer()
+        self._tell()
+
+    def eof_received(self) -> None:
+        self._finish("the sandbox ended unexpectedly")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._finish("the sandbox ended unexpectedly")
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
 
     async def send(self, frame: Mapping[str, Any]) -> None:
         data = encode(frame, HOST_VALUES)
+        if self._end is not None or self._transport is None:
+            raise SandboxLost("the sandbox is gone")
+        self._transport.write(data)
+        if self._writable.is_set():
+            return
         try:
-            self._writer.write(data)
             async with asyncio.timeout(SEND_SECONDS):
-                await self._writer.drain()
+                await self._writable.wait()
         except TimeoutError as error:
             raise SandboxLost(f"the sandbox took no frame for {SEND_SECONDS:g} s") from error
-        except OSError as error:
-            raise SandboxLost(f"the sandbox is gone: {error}") from error
 
     async def receive(self, timeout: float | None = None) -> dict[str, Any]:
-        task = self._pending or asyncio.ensure_future(self._read())
-        self._pending = task
-        done, _ = await asyncio.wait({task}, timeout=timeout)
-        if not done:
-            raise TimeoutError(f"no frame from the sandbox within {timeout} s")
-        self._pending = None
-        if task.cancelled():
-            raise SandboxLost("the sandbox is closed")
-        return task.result()
-
-    async def _read(self) -> dict[str, Any]:
+        if (frame := self._next()) is not None:
+            return frame
+        loop = asyncio.get_running_loop()
         try:
-            length = payload_length(await self._reader.readexactly(HEADER))
-            return decode(await self._reader.readexactly(length))
+            async with asyncio.timeout(timeout):
+                while True:
+                    self._news = loop.create_future()
+                    await self._news
+                    if (frame := self._next()) is not None:
+                        return frame
+        except TimeoutError as error:
+            raise TimeoutError(f"no frame from the sandbox within {timeout} s") from error
+        finally:
+            self._news = None
+
+    def _wanted(self) -> int:
+        """How many bytes make the first frame; a header that breaks the rules wants no more than it has."""
+        if len(self._bytes) < HEADER:
+            return HEADER
+        try:
+            return HEADER + payload_length(bytes(self._bytes[:HEADER]))
+        except ProtocolError:
+            return HEADER
+
+    def _next(self) -> dict[str, Any] | None:
+        """The first frame, None if it is not complete. Raises SandboxLost when it cannot come any more."""
+        wanted = self._wanted()
+        if len(self._bytes) < wanted:
+            if self._end is not None:
+                raise SandboxLost(self._end)
+            return None
+        try:
+            payload_length(bytes(self._bytes[:HEADER]))
+            frame = decode(bytes(self._bytes[HEADER:wanted]))
         except ProtocolError as error:
             raise SandboxLost(f"the sandbox sent a malformed frame: {error}") from error
-        except (OSError, EOFError) as error:
-            raise SandboxLost("the sandbox ended unexpectedly") from error
+        finally:
+            del self._bytes[:wanted]
+            self._mind_the_buffer()
+        return frame
+
+    def _mind_the_buffer(self) -> None:
+        """Read on while there is room, or while the first frame is not complete."""
+        on = len(self._bytes) <= BUFFER or len(self._bytes) < self._wanted()
+        if self._transport is None or self._end is not None or on is self._reading:
+            return
+        self._reading = on
+        if on:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _tell(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    def _finish(self, why: str) -> None:
+        self._end = self._end or why
+        self._writable.set()
+        self._tell()
 
     def close(self) -> None:
-        if self._pending is not None:
-            self._pending.cancel()
-            self._pending = None
-        self._writer.close()
+        self._finish("the sandbox is closed")
+        if self._transport is not None:
+            self._transport.close()
 
 
 class ChannelSandbox(ABC):
@@ -74,11 +150,10 @@ class ChannelSandbox(ABC):
     async def attach(self, host_end: socket.socket) -> None:
         """Take over the connected socket and wait until process 1 says that it is ready."""
         try:
-            reader, writer = await asyncio.open_connection(sock=host_end)  # buffers 128 KiB, or one frame
+            _, self._channel = await asyncio.get_running_loop().create_connection(Channel, sock=host_end)
         except BaseException:
             host_end.close()
             raise
-        self._channel = Channel(reader, writer)
         try:
             first = await self._channel.receive(START_SECONDS)
         except (SandboxLost, TimeoutError) as error:

@@ -154,7 +154,8 @@ class _Shelf:
 
 async def _lives(sandbox: Sandbox) -> bool:
     """An idle sandbox says nothing; one that ended meanwhile shows the end of its stream."""
-    await asyncio.sleep(0)  # let the event loop notice an end that has come
+    for _ in range(2):  # let the event loop notice an end that has come, and tell of it
+        await asyncio.sleep(0)
     try:
         await sandbox.receive(0)
     except TimeoutError:

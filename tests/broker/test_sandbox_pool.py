@@ -17,9 +17,9 @@ from broker.errors import SandboxLost
 from broker.sandbox.base import Role, Sandbox
 from broker.sandbox.factory import open_factory, sweep
 from broker.sandbox.pool import SandboxPool
-from tests.broker.test_sandbox_lifecycle import gone, sandbox_processes
 from tests.fixtures.episodes import ScriptedModel, attempt, make_broker
 from tests.fixtures.fake_sandbox import FakeFactory, FakeSandbox
+from tests.fixtures.leftovers import marked_processes, settles
 from tests.fixtures.sandbox_probe import CACHE, SMALL, execute, open_or_skip, sandbox_runtime
 
 ROOT = Path(__file__).parents[2]
@@ -74,9 +74,9 @@ async def test_a_waiting_sandbox_that_died_is_never_handed_out() -> None:
     sandbox = await pool.start(Role.EXECUTION)
     await sandbox.close()
     await until(lambda: pool.waiting() == 2)
-    for pid in sandbox_processes(f'"wall_seconds": {seconds}'):
+    for pid in marked_processes(f'"wall_seconds": {seconds}'):
         os.kill(pid, signal.SIGKILL)
-    while sandbox_processes(f'"wall_seconds": {seconds}'):
+    while marked_processes(f'"wall_seconds": {seconds}'):
         # The event loop shall have noticed nothing when the next one asks.
         time.sleep(0.01)  # noqa: ASYNC251
     sandbox = await pool.start(Role.EXECUTION)
@@ -97,7 +97,7 @@ async def test_closing_the_pool_leaves_no_process_running() -> None:
         await asyncio.sleep(delay)
         await pool.close()
         await pool.close()
-        assert await gone(mark, within=1.0)
+        assert await settles(lambda: marked_processes(mark) == [], within=1.0)
         with pytest.raises(SandboxLost, match="closed"):
             await pool.start(Role.CONTROLLER)
 
@@ -143,10 +143,10 @@ async def test_a_killed_host_leaves_nothing_of_its_pool(kind: str) -> None:
     host = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=pipe, cwd=ROOT)
     assert host.stdout is not None
     assert await host.stdout.readline() == b"ready\n"
-    assert len(sandbox_processes(mark)) >= 6, "two in use and four waiting"
+    assert len(marked_processes(mark)) >= 6, "two in use and four waiting"
     host.send_signal(signal.SIGKILL)
     await host.wait()
-    assert await gone(mark, within=2.0)
+    assert await settles(lambda: marked_processes(mark) == [], within=2.0)
     sweep()
     assert list(Path("/sys/fs/cgroup").glob(f"**/rinr-{host.pid}-*")) == []
     assert list(Path(tempfile.gettempdir()).glob(f"rinr-{host.pid}-*")) == []
