@@ -13,12 +13,13 @@ from typing import Any, Final
 
 from broker.attempt import Attempt, Lost, Reply, Researcher, task_seed
 from broker.budgets import Budgets
-from broker.episode import Episode, Services
+from broker.episode import Episode
 from broker.errors import ModelUnavailable, SandboxLost
 from broker.limiter import Limiter
 from broker.model import ChatTaskModel, TaskModel
 from broker.record import GradedEpisode
 from broker.sandbox.base import SandboxFactory
+from broker.services import Services
 from broker.template import ChatTemplate
 from catalog.digest import digest_json
 from verifier.grade import Grader

@@ -12,18 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from broker.attempt import Attempt, Reply, Researcher, call_seed
-from broker.budgets import Budgets
 from broker.clipping import clip_observation
 from broker.clock import EpisodeClock, current_clock, not_charged
 from broker.controller import Controller, Ended, Execute, Generate, Submit
 from broker.errors import BudgetExhausted, HarnessError, ModelUnavailable, PromptRefused
-from broker.guidance import program_task, public_texts
 from broker.history import Prompt, as_chat, build_prompt
 from broker.messages import Ledger, read_messages
-from broker.model import ChatTaskModel, Completion, Sampling, TaskModel
+from broker.model import ChatTaskModel, Completion, Sampling
 from broker.record import (
     EpisodeRecord,
-    Given,
     GradedEpisode,
     Left,
     Message,
@@ -34,14 +31,9 @@ from broker.record import (
     ToolCall,
     request_digest,
 )
-from broker.sandbox.base import SandboxFactory
-from broker.template import ChatTemplate
+from broker.services import Services
 from broker.tools import ExecutionSession, ToolResult, clean_code
-from catalog.digest import digest_json
-from verifier.grade import Grader
-from verifier.inventory import Inventory
-from verifier.release import Release
-from verifier.task import NOT_SUBMITTED, Task, Verdict
+from verifier.task import NOT_SUBMITTED, Verdict
 
 _MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 _MAX_TRACEBACK: Final = 4_000
@@ -55,50 +47,6 @@ NO_MODEL_CALL: Final = Verdict(
     format_valid=False, correct=False, answer=None, reason="the program never called the model"
 )
 """Whatever such a program submits is not the task model's answer (RL-07, SEL-08)."""
-
-
-@dataclass(frozen=True)
-class Handed:
-    """What a program is handed at the start of an episode."""
-
-    task: dict[str, Any]
-    given: Given
-    public: tuple[str, ...]
-    """The texts in it that are no tool text when a tool repeats them."""
-
-
-@dataclass(frozen=True)
-class Services:
-    """What an episode stands on; shared by all episodes of a run."""
-
-    model: TaskModel | ChatTaskModel
-    template: ChatTemplate
-    sandboxes: SandboxFactory
-    grader: Grader
-    release: Release
-    budgets: Budgets
-    guidance: str
-    inventory: Inventory
-    _handed: dict[tuple[str, int], Handed] = field(default_factory=dict[tuple[str, int], Handed])
-
-    def handed(self, task: Task, user_turns: int) -> Handed:
-        """The same for every episode on a task, so it is made once."""
-        key = (task.id, user_turns)
-        if key not in self._handed:
-            self._handed[key] = self._hand(task, user_turns)
-        return self._handed[key]
-
-    def _hand(self, task: Task, user_turns: int) -> Handed:
-        plain = program_task(task, self.budgets, self.guidance, self.inventory, user_turns=user_turns)
-        given = Given(
-            release=self.release.digest,
-            budgets=self.budgets,
-            guidance=self.guidance,
-            libraries=tuple(self.inventory.libraries),
-            user_turns=user_turns,
-            task=digest_json(plain),
-        )
-        return Handed(task=plain, given=given, public=public_texts(task, self.inventory))
 
 
 @dataclass
