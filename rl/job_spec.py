@@ -31,6 +31,8 @@ class EpisodeSetup(_Frozen):
     release: str
     """A bundled release's name or a release folder."""
     sandbox: Literal["auto", "docker", "bubblewrap"] = "auto"
+    sandbox_pool: int = Field(default=0, ge=0)
+    """Started sandboxes that wait for the next episodes; 0 is off."""
     sandbox_packages: Path
     """Folder with the packages of the execution environment."""
     runtime_cache: Path

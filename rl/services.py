@@ -15,6 +15,7 @@ from broker.engine.engine import EmbeddedEngine
 from broker.limiter import Limiter
 from broker.sandbox.base import SandboxFactory
 from broker.sandbox.factory import open_factory
+from broker.sandbox.pool import pooled
 from broker.sandbox.runtime import build_runtime
 from broker.template import ChatTemplate
 from rl.job_spec import PROGRESS, EpisodeSetup
@@ -38,7 +39,7 @@ def open_engine(setup: EpisodeSetup, model_dir: Path) -> EmbeddedEngine:
 
 def open_sandboxes(setup: EpisodeSetup) -> SandboxFactory:
     runtime = build_runtime(packages=setup.sandbox_packages, cache=setup.runtime_cache)
-    return open_factory(setup.sandbox, runtime, setup.sandbox_cache)
+    return pooled(open_factory(setup.sandbox, runtime, setup.sandbox_cache), setup.sandbox_pool)
 
 
 @asynccontextmanager

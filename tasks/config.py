@@ -113,6 +113,14 @@ class TrainerConfig(_Config):
 
 class SandboxConfig(_Config):
     kind: Literal["auto", "docker", "bubblewrap"] = "auto"
+    pool: int = Field(default=4, ge=0)
+    """Started sandboxes that wait for the next episodes, some 5 MiB each; 0 is off. Changes no result."""
+
+    @model_validator(mode="after")
+    def _holds_both_roles(self) -> Self:
+        if self.pool == 1:
+            raise ValueError("sandbox.pool=1 cannot hold one sandbox of each role: give 0 or at least 2")
+        return self
 
 
 class StorageConfig(_Config):
@@ -150,5 +158,11 @@ def new_run_id(config: RunConfig) -> str:
 
 def config_identity(config: RunConfig) -> str:
     """Digest of every setting that can change a result; where things lie, and what they cost, is not one."""
-    apart = {"run_id": True, "storage": True, "model": {"endpoint"}, "auxiliary": {"endpoint"}}
+    apart = {
+        "run_id": True,
+        "storage": True,
+        "model": {"endpoint"},
+        "auxiliary": {"endpoint"},
+        "sandbox": {"pool"},
+    }
     return digest_json(config.model_dump(mode="json", exclude=apart))

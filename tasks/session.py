@@ -22,6 +22,7 @@ from broker.harness import Harness
 from broker.inference import InferenceService, InferenceSpec, chat_model_folder
 from broker.limiter import Limiter
 from broker.sandbox.factory import open_factory
+from broker.sandbox.pool import pooled
 from broker.sandbox.runtime import build_runtime
 from broker.template import ChatTemplate
 from catalog.database import Catalog, RunStatus
@@ -89,7 +90,8 @@ class Session:
         self.release = find(config.release)
         self.grader = Grader(self.release)
         self.runtime = build_runtime(packages=self.cache / "sandbox-packages", cache=self.cache / "runtime")
-        self.sandboxes = open_factory(config.sandbox.kind, self.runtime, cache=self.cache)
+        sandboxes = open_factory(config.sandbox.kind, self.runtime, cache=self.cache)
+        self.sandboxes = pooled(sandboxes, config.sandbox.pool)
         self.guidance = host_guidance(self.release.inventory())
         self.host_identity = host_identity(
             self.sandboxes, config.budgets, self.guidance, self.runtime.libraries

@@ -229,3 +229,8 @@ class SandboxPool:
             await self.empty()
         finally:
             await self._inner.close()
+
+
+def pooled(inner: SandboxFactory, size: int) -> SandboxFactory:
+    """The factory in a pool of this size; as it is for 0."""
+    return SandboxPool(inner, size) if size else inner
