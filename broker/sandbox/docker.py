@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import docker.errors
 from docker.models.containers import Container
 from docker.types import Mount, Ulimit
 
@@ -38,8 +39,11 @@ _USERS: Final = {Role.CONTROLLER: "65533:65533", Role.EXECUTION: "65534:65534"}
 class DockerSandbox(ChannelSandbox):
     """One container; `folder` is the private folder of its socket, if it has one."""
 
-    def __init__(self, container: Container, folder: Path | None, remote: bool) -> None:
+    def __init__(
+        self, container: Container, folder: Path | None, remote: bool, unremoved: list["DockerSandbox"]
+    ) -> None:
         super().__init__()
+        self._unremoved = unremoved
         self._container = container
         self._folder = folder
         self._remote = remote
@@ -68,17 +72,19 @@ class DockerSandbox(ChannelSandbox):
         await asyncio.to_thread(self.remove)
 
     def remove(self) -> None:
-        """Blocking. Does not raise: what a dead daemon keeps has ended with its channel, and is labelled.
+        """Blocking. Does not raise: a finished episode must not be lost because its container stays.
 
-        A finished episode must not be lost because its container cannot be removed now.
+        Its processes ended with the channel. The factory tries again, then the watchdog does.
         """
         try:
             if self._kills == 0:  # the group of a dead container is gone, but then Docker itself knows
                 self._container.reload()
                 self._kills = int(self._container.attrs["State"]["OOMKilled"])
             self._container.remove(force=True, v=True)
-        except DOCKER_ERRORS:
+        except docker.errors.NotFound:
             pass
+        except DOCKER_ERRORS:
+            self._unremoved.append(self)
         finally:
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
@@ -110,6 +116,7 @@ class DockerFactory:
         self._filter = bpf_filter()
         self._starts = StartLimiter()
         self._readable: dict[Path, Path] = {}
+        self._unremoved: list[DockerSandbox] = []
         self.proves = frozenset[str]() if self._remote else frozenset({"oom"})
         self.identity = identity_of(
             self.kind, runtime.identity, self._profile.encode() + self._filter, self._limits
@@ -197,7 +204,7 @@ class DockerFactory:
             container = self._client.containers.create(**self._options(role, shown, channel))
         except DOCKER_ERRORS as error:
             raise SandboxLost(f"Docker cannot create a sandbox: {error}") from error
-        sandbox = DockerSandbox(container, shown.get("/rinr"), self._remote)
+        sandbox = DockerSandbox(container, shown.get("/rinr"), self._remote, self._unremoved)
         try:
             stream = attach(self._client, str(container.id)) if "streams" in channel else None
             container.start()
@@ -205,7 +212,15 @@ class DockerFactory:
             sandbox.remove()
             raise SandboxLost(f"Docker cannot start a sandbox: {error}") from error
         sandbox.note_memory_group()
+        self._remove_again()
         return sandbox, stream
+
+    def _remove_again(self) -> None:
+        """The daemon answers, so what could not be removed before may go now. Blocking."""
+        waiting = self._unremoved.copy()
+        del self._unremoved[: len(waiting)]
+        for sandbox in waiting:
+            sandbox.remove()
 
     def _options(self, role: Role, shown: Mapping[str, Path], channel: Mapping[str, Any]) -> dict[str, Any]:
         limits = self._limits[role]
@@ -258,6 +273,7 @@ class DockerFactory:
         }
 
     async def close(self) -> None:
+        await asyncio.to_thread(self._remove_again)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._client.close()
 

@@ -15,6 +15,7 @@ import pytest
 
 from broker.errors import SandboxLost
 from broker.sandbox.base import Role, SandboxFactory
+from broker.sandbox.cgroup import group_kills, memory_group_of
 from broker.sandbox.docker import DockerFactory
 from broker.sandbox.factory import open_factory, sweep
 from broker.sandbox.labels import DEADLINE, HOST, MACHINE, RUN, host_label, machine
@@ -102,6 +103,7 @@ def daemon() -> Iterator[Daemon]:
 NEVER_STARTED = """
 import sys, time
 sys.path.insert(0, {root!r})
+from broker.sandbox.cgroup import group_kills, memory_group_of
 from broker.sandbox.docker import DockerFactory
 from broker.sandbox.watchdog import keep_watch
 from tests.fixtures.sandbox_probe import *
@@ -228,3 +230,35 @@ async def test_the_filter_that_process_1_sets_holds_where_dockers_own_does_not(
         code = "import ctypes\nc = ctypes.CDLL(None, use_errno=True)\n"
         code += "print(c.syscall(425, 1, 0), ctypes.get_errno())"
         assert (await execute(sandbox, code))["stdout"] == "-1 1\n"
+
+
+@pytest.mark.spec("HOST-07")
+@pytest.mark.parametrize(
+    ("name", "text", "kills"),
+    [
+        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n", 2),
+        ("memory.events", "low 0\nhigh 0\nmax 31\noom 5\noom_kill 3\noom_group_kill 1\n", 3),
+        ("memory.events", "low 0\nhigh 0\nmax 31\noom 5\noom_kill 0\n", 0),
+    ],
+    ids=["version 1", "version 2", "version 2, at its limit only"],
+)
+def test_the_kernels_counter_is_read_in_both_versions(
+    tmp_path: Path, name: str, text: str, kills: int
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert group_kills(tmp_path) == kills
+    assert group_kills(tmp_path / "gone") == 0
+
+
+async def test_a_process_of_another_name_space_is_never_taken_for_the_containers(
+    factory: SandboxFactory,
+) -> None:
+    """A remote daemon's process ids mean something else here: the group's path must name the container."""
+    async with execution(factory) as sandbox:
+        (facts,) = own_containers()
+        pid = facts["State"]["Pid"]
+        assert (found := memory_group_of(pid, facts["Id"])) is not None
+        assert facts["Id"] in str(found)
+        assert memory_group_of(pid, "0" * 64) is None
+        assert memory_group_of(os.getpid(), facts["Id"]) is None
+        assert not sandbox.oom_killed()
