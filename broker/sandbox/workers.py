@@ -55,9 +55,14 @@ def describe(error: BaseException, sources: dict[str, str]) -> str:
 
 
 def _reserve() -> bytes:
-    """Address space to describe an error in when the code took all the rest; empty when it keeps all."""
+    """Address space to describe an error in when the code took all the rest.
+
+    Empty while variables hold nearly all, for then the next call needs what is left.
+    """
     try:
-        return bytes(_RESERVE)  # which, unlike a bytearray, touches none of its pages
+        room = bytes(2 * _RESERVE)  # which, unlike a bytearray, touches none of its pages
+        del room
+        return bytes(_RESERVE)
     except MemoryError:
         return b""
 

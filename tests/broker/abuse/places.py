@@ -117,7 +117,9 @@ class Place:
         if self.kind == "docker":
             client = docker.from_env()
             label = f"{HOST}={host_label()}"
-            found["containers"] = client.containers.list(all=True, filters={"label": label})
+            found["containers"] = client.containers.list(
+                all=True, filters={"label": label}, ignore_removed=True
+            )
             client.close()
         return {what: things for what, things in found.items() if things}
 
