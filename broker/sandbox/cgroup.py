@@ -18,12 +18,16 @@ _counter = itertools.count()
 
 def group_kills(folder: Path) -> int:
     """How often the kernel killed a member of a group for lack of memory; 0 when the group is gone."""
-    for name in ("memory.events", "memory.oom_control"):
+    first, second = "memory.events", "memory.oom_control"
+    if _FOLDERS[0] in folder.parents:  # asked after every call, so the right name first
+        first, second = second, first
+    for name in (first, second):
         try:
-            text = (folder / name).read_text()
+            with (folder / name).open("rb", buffering=0) as file:
+                text = file.read()
         except OSError:
             continue
-        if found := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):
+        if found := re.search(rb"^oom_kill (\d+)$", text, re.MULTILINE):
             return int(found[1])
     return 0
 

@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, nargs="+", default=[1, 64])
     parser.add_argument("--profile", action="store_true", help="print where this process spends its time")
     options = parser.parse_args()
-    profile = cProfile.Profile() if options.profile else None
+    profile = cProfile.Profile(time.process_time) if options.profile else None
     print(f"load {os.getloadavg()[0]:.1f}; CPU in ms an episode")
     print("back end   | ready | in flight | episodes/s |    host | sandboxes |")
     with CpuMeter() as meter:
