@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -64,6 +65,9 @@ class BubblewrapFactory:
         program = shutil.which("bwrap")
         if program is None:
             raise SandboxLost("bubblewrap is missing: apt-get install bubblewrap")
+        release = os.uname().release
+        if not _processes_are_counted_per_sandbox(release):
+            raise SandboxLost(f"bubblewrap needs Linux 5.14 to limit processes, not {release}: start docker")
         self._program = program
         self._runtime = runtime
         self._cache = cache
@@ -164,7 +168,7 @@ class BubblewrapFactory:
             "role": role.value,
             "host": process_mark(),
             "channel": channel,
-            "limits": {**limits.model_dump(), "count_processes": processes_are_counted_per_sandbox()},
+            "limits": {**limits.model_dump(), "count_processes": True},
         }
         size = str(limits.file_bytes)
         return [
@@ -215,7 +219,7 @@ async def _kill(process: subprocess.Popen[bytes]) -> None:
         process.poll()
 
 
-def processes_are_counted_per_sandbox() -> bool:
+def _processes_are_counted_per_sandbox(release: str) -> bool:
     """Linux 5.14 counts processes per user namespace; before, all sandboxes would share one count."""
-    major, minor = os.uname().release.split(".")[:2]
-    return (int(major), int(minor)) >= (5, 14)
+    found = re.match(r"(\d+)\.(\d+)", release)
+    return found is not None and (int(found[1]), int(found[2])) >= (5, 14)

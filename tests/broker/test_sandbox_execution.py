@@ -89,34 +89,8 @@ async def test_a_long_error_is_clipped(sandbox: Sandbox) -> None:
     assert "ValueError: yyy" in observation["error"]
 
 
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        ("import sys; sys.exit()", ""),
-        ("exit(0)", ""),
-        ("import sys; sys.exit(3)", "SystemExit: 3"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("raise GeneratorExit", "GeneratorExit"),
-        ("def f(): return f()\nf()", "RecursionError: maximum recursion depth exceeded"),
-        ("import os; os.kill(1, 9); os.kill(1, 2); os.kill(1, 15)", ""),
-    ],
-)
-async def test_leaving_the_code_keeps_the_worker(sandbox: Sandbox, code: str, error: str) -> None:
-    await execute(sandbox, "kept = 5")
-    observation = await execute(sandbox, code)
-    assert observation["error"].endswith(error)
-    assert bool(observation["error"]) == bool(error)
-    assert (await execute(sandbox, "print(kept)"))["stdout"] == "5\n"
-
-
 async def test_a_lost_worker_is_told_and_replaced(sandbox: Sandbox) -> None:
-    for death in (
-        "import os; os._exit(0)",
-        "import ctypes; ctypes.string_at(0)",
-        "import os; os.abort()",
-        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
-        "import os; os.closerange(0, 100_000)",
-    ):
+    for death in ("import os; os._exit(0)", "import ctypes; ctypes.string_at(0)"):
         await execute(sandbox, "x = 1; open('/work/f', 'w').write('stays')")
         observation = await execute(sandbox, f"print('before', flush=True)\n{death}")
         assert observation["worker_lost"], death
@@ -125,50 +99,3 @@ async def test_a_lost_worker_is_told_and_replaced(sandbox: Sandbox) -> None:
         assert "variables are gone" in observation["error"]
         after = await execute(sandbox, "print('x' in dir(), open('/work/f').read())")
         assert after["stdout"] == "False stays\n"
-
-
-async def test_an_endless_loop_is_interrupted_and_state_stays(sandbox: Sandbox) -> None:
-    await execute(sandbox, "x = 1")
-    observation = await execute(sandbox, "while True: pass", 0.4)
-    assert observation["timed_out"]
-    assert not observation["worker_lost"]
-    assert observation["error"].startswith("TimeoutError: the call did not finish within 0.4 seconds")
-    assert (await execute(sandbox, "print(x)"))["stdout"] == "1\n"
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
-        "import time\nwhile True:\n    try: time.sleep(9)\n    except BaseException: pass",
-        "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
-        "import os\nwhile True:\n    try: os.write(1, b'x' * 65536)\n    except KeyboardInterrupt: pass",
-    ],
-    ids=["ignored", "caught", "stopped", "endless output"],
-)
-async def test_code_that_cannot_be_interrupted_is_killed_a_second_later(sandbox: Sandbox, code: str) -> None:
-    observation = await execute(sandbox, code, 0.3)
-    assert observation["timed_out"]
-    assert observation["worker_lost"]
-    assert (await execute(sandbox, "print(2)"))["stdout"] == "2\n"
-
-
-async def test_processes_left_behind_by_a_lost_worker_are_gone(sandbox: Sandbox) -> None:
-    """Also one that fled into its own session, whose parent is already dead."""
-    flee = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
-    flee += "        time.sleep(100)\n    os._exit(0)\ntime.sleep(0.2)\nos._exit(1)"
-    assert (await execute(sandbox, flee))["worker_lost"]
-    count = "import os\nprint(sum(name.isdigit() for name in os.listdir('/proc')))"
-    assert (await execute(sandbox, count))["stdout"] == "2\n", "process 1 and the new worker"
-
-
-async def test_a_child_that_comes_out_of_the_code_does_not_answer_for_the_worker(sandbox: Sandbox) -> None:
-    await execute(sandbox, "import os\npid = os.fork()")
-    observation = await execute(sandbox, "print(pid > 0)")
-    assert observation["stdout"] == "True\n"
-
-
-async def test_patching_the_standard_library_does_not_break_the_next_call(sandbox: Sandbox) -> None:
-    patch = "import json, os, builtins\njson.dumps = json.loads = os.getpid = os.dup2 = None\n"
-    await execute(sandbox, patch + "builtins.print = None\nimport sys\nsys.exit(0)")
-    assert (await execute(sandbox, "import sys\nsys.stdout.write('fine')"))["stdout"] == "fine"

@@ -201,6 +201,17 @@ def test_a_machine_without_a_sandbox_is_told_what_to_install(monkeypatch: pytest
         open_factory("docker", sandbox_runtime(), CACHE)
 
 
+def test_a_kernel_that_cannot_stop_a_fork_bomb_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = os.uname()
+    for release in ("4.18.0-553.el8.x86_64", "5.10.0-28-amd64", "5.13.19", "strange"):
+        old = os.uname_result((known.sysname, known.nodename, release, known.version, known.machine))
+        monkeypatch.setattr(os, "uname", lambda old=old: old)
+        with pytest.raises(SandboxLost, match="start docker"):
+            BubblewrapFactory(sandbox_runtime(), tmp_path, SMALL)
+
+
 async def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
     broken = replace(sandbox_runtime(), python="/usr/bin/absent")
     try:
