@@ -13,6 +13,7 @@ import pytest
 
 from catalog.database import Catalog
 from catalog.store import Store
+from tests.fixtures.sandboxes import QUICK
 from tests.fixtures.stub_server import StubServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,7 +139,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_what_was_stored_stays(tmp_path
     ):
         pytest.skip("mounting a small file system needs root")
     try:
-        done = rinr("run", "recipe=ci", "run_id=full", f"storage.root={disk}")
+        done = rinr("run", "recipe=ci", "run_id=full", f"storage.root={disk}", QUICK)
         assert done.returncode in (1, 5), done.stderr[-2000:]
         assert "space" in [line for line in done.stderr.splitlines() if line.startswith("rinr: ")][-1]
         store = Store(disk / "store")
@@ -173,7 +174,7 @@ def run_until(tmp_path: Path, stages: int, settings: list[str], **environment: s
 
 
 def ci_run(tmp_path: Path) -> list[str]:
-    return ["recipe=ci", "run_id=stopped", f"storage.root={tmp_path}", "schedule.cycles=1"]
+    return ["recipe=ci", "run_id=stopped", f"storage.root={tmp_path}", "schedule.cycles=1", QUICK]
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from broker.record import GradedEpisode
 from broker.template import ChatTemplate
 from catalog.database import Catalog
 from catalog.store import Store
+from tests.fixtures.sandboxes import QUICK
 from tests.fixtures.stub_policy import ScriptedPolicy, known_answers
 from tests.fixtures.stub_server import StubServer, chat_from
 
@@ -160,6 +161,7 @@ def test_the_harness_phase_evolves_a_program_for_a_chat_endpoint(tmp_path: Path)
     with hosted() as stub:
         settings = [
             "recipe=ci",
+            QUICK,
             "run_id=phase",
             f"storage.root={tmp_path}",
             "model=chat",
@@ -191,7 +193,7 @@ def test_the_harness_phase_evolves_a_program_for_a_chat_endpoint(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.spec("HOST-07", "HOST-10")
 def test_a_run_whose_engine_is_killed_goes_on_with_a_new_one(tmp_path: Path) -> None:
-    settings = ["recipe=ci", "run_id=struck", f"storage.root={tmp_path}", "schedule.steps=1"]
+    settings = ["recipe=ci", "run_id=struck", f"storage.root={tmp_path}", "schedule.steps=1", QUICK]
     settings += ["model.endpoint.timeout_seconds=3", "model.endpoint.attempts=1"]
     with (tmp_path / "log").open("w") as log:
         child = subprocess.Popen(

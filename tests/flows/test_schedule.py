@@ -17,6 +17,7 @@ import pytest
 from catalog.database import Catalog
 from catalog.models import Measurement
 from catalog.store import Store
+from tests.fixtures.sandboxes import QUICK
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +54,7 @@ class Finished:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     root = tmp_path_factory.mktemp("runs")
-    settings = ("recipe=ci", "run_id=ci-test", f"storage.root={root}")
+    settings = ("recipe=ci", "run_id=ci-test", f"storage.root={root}", QUICK)
     done = rinr("run", *settings)
     assert done.returncode == 0, done.stderr[-3000:]
     return Finished(

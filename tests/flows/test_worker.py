@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from catalog.database import Catalog
+from tests.fixtures.sandboxes import QUICK
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.spec("HAND-01", "HAND-02", "HAND-03")
 def test_a_worker_serves_the_request_of_a_waiting_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flows"]
-    settings = ["recipe=ci", "run_id=waits", "schedule.cycles=1", "trainer.claim=worker"]
+    settings = ["recipe=ci", "run_id=waits", "schedule.cycles=1", "trainer.claim=worker", QUICK]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     run = subprocess.Popen(
         [*command, "run", *settings, f"storage.root={tmp_path}"],
