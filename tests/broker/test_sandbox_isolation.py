@@ -113,7 +113,7 @@ async def test_nothing_of_the_host_is_visible(sandbox: Sandbox) -> None:
     environment, name = (await attempt(sandbox, code)).splitlines()
     assert name == "sandbox"
     known = ["HOME", "HOSTNAME", "LANG", "LD_LIBRARY_PATH", "MPLCONFIGDIR", "OMP_NUM_THREADS"]
-    known += ["OPENBLAS_NUM_THREADS", "PATH", "PWD", "TZ"]
+    known += ["OPENBLAS_NUM_THREADS", "PATH", "PWD", "PYTHONHASHSEED", "TZ"]
     assert set(eval(environment)) <= set(known)
 
 
