@@ -65,9 +65,11 @@ def compose_config(overrides: Sequence[str]) -> RunConfig:
     marked = [o if "." not in o.partition("=")[0] or o[0] in "+~" else f"++{o}" for o in overrides]
     try:
         with initialize_config_dir(folder, version_base="1.3"):
-            plain = OmegaConf.to_container(
-                compose("config", overrides=marked), resolve=True, throw_on_missing=True
-            )
+            composed = compose("config", overrides=marked)
+            if missing := sorted(OmegaConf.missing_keys(composed)):
+                wanted = " ".join(f"{name}=..." for name in missing)
+                raise ConfigError(f"{' and '.join(missing)} must be given: add {wanted}")
+            plain = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(" ".join(str(error).split())) from error
     return validate(cast("Mapping[str, Any]", plain))

@@ -39,6 +39,7 @@ def test_every_recipe_composes_and_can_be_overridden(recipe: str) -> None:
         (["recipe=big"], "big"),
         (["rl.temperature=0.5"], "RL-02"),
         (["model=endpoint", "model.name=x", "model.base_url=null"], "needs model.base_url"),
+        (["model=chat"], "add model.base_url=... model.served_name=..."),
         (["run_id=../up"], "setting run_id:"),
     ],
 )
