@@ -27,7 +27,7 @@ from typing import Any, Final, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
-from broker.endpoint import Endpoint, EndpointRefused, PassingFailure
+from broker.endpoint import Endpoint, EndpointRefused, PassingFailure, malformed
 from broker.errors import ModelUnavailable, PromptRefused
 from broker.model import Completion, Sampling, Usage
 from catalog.digest import digest_json
@@ -283,11 +283,7 @@ def _parse(value: dict[str, Any]) -> _Answer:
     try:
         return _Answer.model_validate(value)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ModelUnavailable(
-            f"the chat endpoint's answer is malformed at {place}: {first['msg']}"
-        ) from error
+        raise malformed("the chat endpoint", error) from error
 
 
 def _judge(answer: _Answer) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from broker.endpoint import Endpoint, EndpointSettings
+from broker.endpoint import Endpoint, EndpointSettings, malformed
 from broker.errors import ModelUnavailable
 from broker.limiter import Limiter
 from broker.model import Completion, Sampling
@@ -138,11 +138,7 @@ def _read_completion(answer: dict[str, Any], prompt_ids: tuple[int, ...], sampli
     try:
         choice = _Answer.model_validate(answer).choices[0]
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ModelUnavailable(
-            f"the model endpoint's answer is malformed at {place}: {first['msg']}"
-        ) from error
+        raise malformed("the model endpoint", error) from error
     if choice.token_ids is None:
         raise ModelUnavailable(
             "the model endpoint returns no token ids: start vLLM >= 0.10.2 (its request option "

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar, cast
 
 import httpx
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from broker.clock import add_queued, not_charged, refund
 from broker.errors import ModelUnavailable
@@ -293,3 +293,10 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         except (ValueError, TypeError, OverflowError):
             return None
     return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def malformed(what: str, error: ValidationError) -> ModelUnavailable:
+    """The failure of an answer that has not the fields it must have; names the first wrong one."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return ModelUnavailable(f"{what}'s answer is malformed at {place}: {first['msg']}")

@@ -23,8 +23,8 @@ _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _IMPORTS: Final = ["transformers.models.llama.modeling_llama", "rl.embedded.job", "rl.validate"]
 """A model of transformers first: what all its causal models share is most of the time."""
 _POLL_SECONDS: Final = 0.05
-_BEFORE_FORKS: Final = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-"""numpy starts no pool when it is imported, and torch looks for devices without waking the driver."""
+_BEFORE_FORKS: Final = {"OPENBLAS_NUM_THREADS": "1"}
+"""numpy starts no pool of threads when it is imported."""
 
 
 def prepare(environment: Mapping[str, str]) -> None:

@@ -17,28 +17,13 @@ from broker.record import GradedEpisode
 from broker.template import ChatTemplate
 from catalog.database import Catalog
 from catalog.store import Store
+from tests.fixtures.command_line import HARNESS, ROOT, rinr
 from tests.fixtures.sandboxes import QUICK
 from tests.fixtures.stub_policy import ScriptedPolicy, known_answers
 from tests.fixtures.stub_server import StubServer, chat_from
 
-ROOT = Path(__file__).resolve().parents[2]
-
 TINY = "tests/fixtures/tiny_model"
 RELEASE = "tests/fixtures/tiny-release"
-HARNESS = 'def run(task, api):\n    api.submit(api.generate([{"role": "user", "content": task["prompt"]}]))\n'
-
-
-def rinr(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "flows", *arguments],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
 
 
 def hosted() -> StubServer:
