@@ -36,6 +36,41 @@ class Payload(BaseModel):
     """Bytes."""
 
 
+def _is_empty(value: object) -> bool:
+    # Written only where it says something: releases frozen before the field existed keep their digest.
+    return not value
+
+
+class Dropped(BaseModel):
+    """A row of a source that was left out because the user allowed it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+    """The kind of problem, as the flag names it, e.g. `duplicate-options`."""
+    where: str
+    """File and row."""
+    why: str
+
+
+class Import(BaseModel):
+    """What one import read, pinned: equal sources give an equal record on every machine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    importer: str
+    version: int
+    files: dict[str, Payload]
+    """Digest and size by path inside the source folder."""
+    rows: int
+    """Rows that were read."""
+    tasks: int
+    """Tasks that they became."""
+    dropped: tuple[Dropped, ...] = ()
+    fingerprint: str
+    """Digest over the imported tasks and their references, in the order of the source."""
+
+
 class Header(BaseModel):
     """`release.json`."""
 
@@ -55,6 +90,10 @@ class Header(BaseModel):
     counts: dict[Split, int]
     lake_descriptions: dict[str, str] = Field(default_factory=dict)
     """Public one-line descriptions by path inside the lake."""
+    imports: tuple[Import, ...] = Field(default=(), exclude_if=_is_empty)
+    """Where the tasks were imported from, in order."""
+    split_rule: str = Field(default="", exclude_if=_is_empty)
+    """How the splits were made, in words."""
     payload: dict[str, Payload]
     digest: str = ""
 

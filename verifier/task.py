@@ -19,18 +19,24 @@ class AnswerFormat(StrEnum):
     """A dbSNP id, compared exactly."""
     NUMBER = "number"
     """A number within the reference's tolerance."""
+    SET = "set"
+    """Several items in any order, each compared without regard to case."""
     TEXT = "text"
     """Free text, equal after normalisation of case and white space."""
 
 
-class Task(BaseModel):
-    """One scientific question, everything of it public."""
+def _is_empty(value: str) -> bool:
+    # Written only where it says something: releases frozen before the field existed keep their bytes.
+    return not value
+
+
+class Question(BaseModel):
+    """One scientific question before it has a split, everything of it public."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str = Field(min_length=1)
     """Unique within its release; never shown to a program."""
-    split: Split
     family: str
     subtopic: str
     material_group: str
@@ -42,6 +48,18 @@ class Task(BaseModel):
     answer_format: AnswerFormat
     files: tuple[str, ...] = ()
     """Base names of the task's own public assets."""
+    source: str = Field(default="", exclude_if=_is_empty)
+    """File and row that it was imported from; never shown to a program."""
+    licence: str = Field(default="", exclude_if=_is_empty)
+    """Its own licence, where it differs within the release."""
+    canary: str = Field(default="", exclude_if=_is_empty)
+    """The source's mark of rows that must not enter training corpora; never shown to a program."""
+
+
+class Task(Question):
+    """A question of a frozen release: the public half of a task."""
+
+    split: Split
 
 
 class Verdict(BaseModel):
