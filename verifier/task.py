@@ -1,28 +1,12 @@
 """The public half of a task and the verdict on an answer. References live in `verifier/references.py`."""
 
-from enum import StrEnum
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from verifier.answer_format import AnswerFormat as AnswerFormat
+
 Split = Literal["train", "val", "test"]
-
-
-class AnswerFormat(StrEnum):
-    """How the text inside `<answer>` is read (DATA-04)."""
-
-    LETTER = "letter"
-    """An option letter, A being the first option."""
-    SYMBOL = "symbol"
-    """A gene symbol, compared without regard to case."""
-    RSID = "rsid"
-    """A dbSNP id, compared exactly."""
-    NUMBER = "number"
-    """A number within the reference's tolerance."""
-    SET = "set"
-    """Several items in any order, each compared without regard to case."""
-    TEXT = "text"
-    """Free text, equal after normalisation of case and white space."""
 
 
 def _is_empty(value: str) -> bool:
@@ -74,7 +58,9 @@ class Verdict(BaseModel):
     answer: str | None
     """The parsed answer, normalised, or None when the format is invalid."""
     reason: str
-    """One short clause: why the format failed, or how the answer compared."""
+    """One short clause: why the format failed, or how the answer compared. Made to be counted."""
+    diagnosis: str = Field(default="", exclude_if=_is_empty)
+    """What stood between the tags, every pair of them, shortened: for a reader who asks why."""
 
     @property
     def reward(self) -> float:
