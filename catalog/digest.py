@@ -15,6 +15,7 @@ import orjson
 
 DIGEST_PATTERN: Final = re.compile(r"^sha256:[0-9a-f]{64}$")
 _CHUNK: Final = 1 << 20
+_PLAIN: Final = frozenset({str, int, bool, type(None)})
 
 
 def digest_bytes(data: bytes) -> str:
@@ -60,12 +61,27 @@ def _refuse_nonfinite(value: Any, path: str) -> None:
             _refuse_nonfinite(item, f"{path}[{index}]")
 
 
+def _is_plain(value: Any) -> bool:
+    # Most values are plain dictionaries and lists of texts: the walk that names paths took nine tenths of the
+    # time of canonical JSON, so it runs only for what this quick one does not know.
+    kind = cast("type[Any]", type(value))
+    if kind is dict:
+        return all(
+            type(key) is str and (type(item) is str or _is_plain(item))
+            for key, item in cast("dict[Any, Any]", value).items()
+        )
+    if kind is list or kind is tuple:
+        return all(type(item) is str or _is_plain(item) for item in cast("list[Any]", value))
+    return kind in _PLAIN or (kind is float and math.isfinite(value))
+
+
 def canonical_json(value: Any) -> bytes:
     """Canonical JSON bytes of plain values (mappings with text keys, sequences, text, numbers, None).
 
     Raises ValueError for NaN, infinity or a non-text key, TypeError for anything JSON has no form for.
     """
-    _refuse_nonfinite(value, "")
+    if not _is_plain(value):
+        _refuse_nonfinite(value, "")
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
