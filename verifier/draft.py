@@ -9,7 +9,7 @@ memory. It writes references and never reads them.
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from catalog.digest import canonical_json, digest_file
 from verifier.importers.base import Importer, Kind, Problem, Row
-from verifier.layout import Dropped, Import, Payload, ReleaseError, describe, is_plain, json_lines
-from verifier.task import Question, Split
+from verifier.layout import Dropped, Import, Payload, ReleaseError, describe, is_plain
+from verifier.task import Question, Split, Task
 
 HEADER: Final = "draft.json"
 TASKS: Final = "tasks.jsonl"
@@ -104,6 +104,25 @@ class Draft:
             self._extend_header(importer, record, writer.counts)
         return record
 
+    def fill(self, tasks: Iterable[Task], references: Mapping[str, Mapping[str, Any]]) -> None:
+        """Append tasks that are in memory, with their splits; freezing finds what does not fit."""
+        with self._appending() as writer:
+            for task in tasks:
+                question = Question.model_validate(task.model_dump(exclude={"split"}))
+                writer.write_question(question, task.split)
+            for task_id, fields in references.items():
+                writer.write_reference(task_id, fields)
+
+    def declare(
+        self, *, sources: Sequence[str], notes: Sequence[str], lake_descriptions: Mapping[str, str]
+    ) -> None:
+        """Add lines on where the content comes from, notes, and descriptions by path inside the lake."""
+        self._set_header(
+            sources=_appended(self.header.sources, *sources),
+            notes=_appended(self.header.notes, *notes),
+            lake_descriptions={**self.header.lake_descriptions, **lake_descriptions},
+        )
+
     def questions(self) -> Iterator[Question]:
         """The questions in order of import."""
         with (self.root / TASKS).open("rb") as handle:
@@ -120,10 +139,6 @@ class Draft:
             self.root / SPLITS, b"".join(canonical_json(pair) + b"\n" for pair in splits.items())
         )
         self._set_header(split_rule=rule)
-
-    def describe_lake(self, descriptions: Mapping[str, str]) -> None:
-        """Add public one-line descriptions by path inside the lake."""
-        self._set_header(lake_descriptions={**self.header.lake_descriptions, **descriptions})
 
     def task_ids(self) -> set[str]:
         """Ids of all tasks, read from the questions."""
@@ -192,20 +207,27 @@ class _Writer:
         return None
 
     def write(self, row: Row) -> None:
-        question = row.question
-        line = canonical_json(question.model_dump(mode="json"))
-        reference = canonical_json({**row.reference, "task": question.id})
-        self._files[TASKS].write(line + b"\n")
-        self._files[REFERENCES].write(reference + b"\n")
-        if row.split is not None:
-            self._files[SPLITS].write(canonical_json([question.id, row.split]) + b"\n")
-        self._state.update(line + b"\n" + reference + b"\n")
+        line = self.write_question(row.question, row.split)
+        reference = self.write_reference(row.question.id, row.reference)
+        self._state.update(line + reference)
+        self._put(ASSETS, row, row.assets)
+        self._put(PRIVATE_FILES, row, row.private_files)
+
+    def write_question(self, question: Question, split: Split | None) -> bytes:
+        line = canonical_json(question.model_dump(mode="json")) + b"\n"
+        self._files[TASKS].write(line)
+        if split is not None:
+            self._files[SPLITS].write(canonical_json([question.id, split]) + b"\n")
         self._known.add(question.id)
         self.tasks += 1
         name = f"{question.family}/{question.subtopic}"
         self.counts[name] = self.counts.get(name, 0) + 1
-        self._put(ASSETS, row, row.assets)
-        self._put(PRIVATE_FILES, row, row.private_files)
+        return line
+
+    def write_reference(self, task_id: str, fields: Mapping[str, Any]) -> bytes:
+        line = canonical_json({**fields, "task": task_id}) + b"\n"
+        self._files[REFERENCES].write(line)
+        return line
 
     def fingerprint(self) -> str:
         return "sha256:" + self._state.hexdigest()
@@ -258,8 +280,8 @@ def _write_atomically(path: Path, data: bytes) -> None:
 
 
 def _rows(path: Path) -> Iterator[Any]:
-    for line in json_lines(path):
-        yield orjson.loads(line)
+    with path.open("rb") as handle:
+        yield from map(orjson.loads, handle)
 
 
 def _appended(known: tuple[str, ...], *more: str) -> tuple[str, ...]:

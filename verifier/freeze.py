@@ -1,20 +1,24 @@
 """Writing a release folder: the one way tasks, references and lake become frozen (DATA-02).
 
-Takes references as plain values and gives each a canary; reads them back through the grader before the folder
-gets its name, so a release that exists is one that loads.
+Takes a draft and gives each reference a canary; checks the folder as a stranger would before it gets its
+name, so a release that exists is one that loads. Tasks are streamed: only their ids are held in memory.
 """
 
 import hashlib
+import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from pydantic import ValidationError
+import orjson
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from catalog.digest import canonical_json
-from verifier.grade import verify_release
+from verifier import draft as drafts
+from verifier.draft import Draft
 from verifier.layout import (
     REFERENCES,
     SPLITS,
@@ -27,7 +31,61 @@ from verifier.layout import (
     write_header,
 )
 from verifier.release import Release
-from verifier.task import Task
+from verifier.task import Split, Task
+from verifier.verification import verify
+
+_FOLDERS: Final = (drafts.ASSETS, drafts.PRIVATE_FILES, drafts.LAKE)
+_TEXTS: Final = "texts"
+
+
+class Declared(BaseModel):
+    """What a release says of itself that its tasks do not."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    licence: str = ""
+    """SPDX expression; the sources' licences joined by AND if empty."""
+    families: dict[str, tuple[str, ...]] | None = None
+    """Subtopics by family that may occur; those that do occur if None."""
+    notes: tuple[str, ...] = ()
+    no_training: bool = False
+
+
+def freeze_draft(draft: Draft, destination: Path, declared: Declared) -> Header:
+    """Make the release folder `destination`, which must not exist, from a draft, which stays as it is.
+
+    Equal input gives equal bytes. Raises ReleaseError when a task has no split or the result would not load;
+    then nothing is left behind.
+    """
+    with _work_folder(destination) as work:
+        counts = _write_tasks(draft, work)
+        _write_references(draft, work, declared.name)
+        for folder in _FOLDERS:
+            _place(draft.root / folder, work / folder)
+        _place(draft.root / _TEXTS, work)
+        said = draft.header
+        try:
+            header = Header(
+                name=declared.name,
+                licence=declared.licence or " AND ".join(said.licences),
+                sources=said.sources,
+                notes=(*said.notes, *declared.notes),
+                no_training=said.no_training or declared.no_training,
+                families=declared.families if declared.families is not None else said.families,
+                counts=counts,
+                lake_descriptions=said.lake_descriptions,
+                imports=said.imports,
+                split_rule=said.split_rule,
+                payload=payload_of(work, sorted(_files(work))),
+            )
+        except ValidationError as error:
+            raise ReleaseError(f"release {declared.name!r}: {describe(error)}") from None
+        write_header(work, header)
+        verify(work)
+        work.chmod(0o755)
+        work.replace(destination)
+    return header
 
 
 def freeze(
@@ -46,55 +104,117 @@ def freeze(
     notes: Sequence[str] = (),
     no_training: bool = False,
 ) -> Release:
-    """Write the release folder `destination` (which must not exist) and load it.
+    """Freeze tasks that are in memory into the folder `destination`, which must not exist, and load it.
 
-    `references` gives per task id `answer` and, for numbers, `absolute`, `relative` and `unit`. `texts` are
-    extra files at the top, such as a licence. Equal input gives equal bytes. Raises ReleaseError when the
-    result would not load; then nothing is left behind.
+    `references` gives per task id the fields of a reference but `task` and `canary`. `texts` are extra files
+    at the top, such as a licence. Raises ReleaseError as `freeze_draft` does.
     """
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{destination.name}-draft-", dir=destination.parent) as folder:
+        draft = Draft.create(Path(folder))
+        draft.fill(tasks, references)
+        draft.declare(sources=sources, notes=notes, lake_descriptions=lake_descriptions or {})
+        files = {f"{drafts.LAKE}/{path}": data for path, data in (lake or {}).items()}
+        for task_id, own in (assets or {}).items():
+            files |= {f"{drafts.ASSETS}/{task_id}/{path}": data for path, data in own.items()}
+        files |= {f"{_TEXTS}/{path}": text.encode() for path, text in (texts or {}).items()}
+        for path, data in files.items():
+            if not is_plain(path):
+                raise ReleaseError(f"{name}: {path!r} is not a plain path inside the release")
+            (draft.root / path).parent.mkdir(parents=True, exist_ok=True)
+            (draft.root / path).write_bytes(data)
+        declared = Declared(
+            name=name,
+            licence=licence,
+            families={family: tuple(subtopics) for family, subtopics in families.items()},
+            no_training=no_training,
+        )
+        freeze_draft(draft, destination, declared)
+    return Release.load(destination)
+
+
+@contextmanager
+def _work_folder(destination: Path) -> Generator[Path]:
+    """A folder beside the destination, gone afterwards unless it was renamed."""
     if destination.exists():
         raise ReleaseError(f"{destination} exists already: remove it or choose another folder")
     destination.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{destination.name}-", dir=destination.parent))
     try:
-        ordered = sorted(tasks, key=lambda task: task.id)
-        rows = [_reference(name, task_id, references[task_id]) for task_id in sorted(references)]
-        files = {TASKS: _lines([task.model_dump(mode="json") for task in ordered]), REFERENCES: _lines(rows)}
-        files |= {f"lake/{path}": data for path, data in (lake or {}).items()}
-        for task_id, own in (assets or {}).items():
-            files |= {f"public/assets/{task_id}/{path}": data for path, data in own.items()}
-        files |= {path: text.encode() for path, text in (texts or {}).items()}
-        for path, data in files.items():
-            if not is_plain(path):
-                raise ReleaseError(f"{name}: {path!r} is not a plain path inside the release")
-            (work / path).parent.mkdir(parents=True, exist_ok=True)
-            (work / path).write_bytes(data)
-        header = Header(
-            name=name,
-            licence=licence,
-            sources=tuple(sources),
-            notes=tuple(notes),
-            no_training=no_training,
-            families={family: tuple(subtopics) for family, subtopics in families.items()},
-            counts={split: sum(task.split == split for task in ordered) for split in SPLITS},
-            lake_descriptions=dict(lake_descriptions or {}),
-            payload=payload_of(work, sorted(files)),
-        )
-        write_header(work, header)
-        verify_release(Release.load(work))
-        work.chmod(0o755)
-        work.replace(destination)
-    except ValidationError as error:
-        raise ReleaseError(f"release {name!r}: {describe(error)}") from None
+        yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return Release.load(destination)
 
 
-def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    return b"".join(canonical_json(row) + b"\n" for row in rows)
+def _write_tasks(draft: Draft, work: Path) -> dict[Split, int]:
+    splits = draft.splits()
+    counts: dict[Split, int] = dict.fromkeys(SPLITS, 0)
+    without: list[str] = []
+    (work / TASKS).parent.mkdir(parents=True, exist_ok=True)
+    with (work / TASKS).open("wb") as handle:
+        for task_id, line in _ordered(draft.root / drafts.TASKS, "id"):
+            split = splits.pop(task_id, None)
+            if split is None:
+                without.append(task_id)
+                continue
+            counts[split] += 1
+            handle.write(_canonical({**orjson.loads(line), "split": split}))
+    if without:
+        raise ReleaseError(
+            f"{draft.root}: {len(without)} tasks have no split, e.g. {without[0]!r}; rinr release split"
+        )
+    if splits:
+        raise ReleaseError(
+            f"{draft.root}: a split names {next(iter(splits))!r}, which is no task of the draft"
+        )
+    return counts
 
 
-def _reference(release: str, task_id: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    seed = f"{release}\n{task_id}\n{fields.get('answer')}".encode()
-    return {**fields, "task": task_id, "canary": f"rinr-canary-{hashlib.sha256(seed).hexdigest()[:16]}"}
+def _write_references(draft: Draft, work: Path, release: str) -> None:
+    (work / REFERENCES).parent.mkdir(parents=True, exist_ok=True)
+    with (work / REFERENCES).open("wb") as handle:
+        for task_id, line in _ordered(draft.root / drafts.REFERENCES, "task"):
+            fields = orjson.loads(line)
+            seed = f"{release}\n{task_id}\n{fields.get('answer')}".encode()
+            canary = f"rinr-canary-{hashlib.sha256(seed).hexdigest()[:16]}"
+            handle.write(_canonical({**fields, "canary": canary}))
+
+
+def _canonical(row: Mapping[str, Any]) -> bytes:
+    # The rows come from JSON, which holds no NaN: the walk of `canonical_json` is not needed a second time.
+    return orjson.dumps(row, option=orjson.OPT_SORT_KEYS) + b"\n"
+
+
+def _ordered(path: Path, field: str) -> Iterator[tuple[str, bytes]]:
+    """The lines of a JSONL file in order of a text field; only that field and offsets are held in memory."""
+    ids: list[str] = []
+    offsets = array("Q")
+    at = 0
+    with path.open("rb") as handle:
+        for line in handle:
+            ids.append(orjson.loads(line)[field])
+            offsets.append(at)
+            at += len(line)
+        for index in sorted(range(len(ids)), key=ids.__getitem__):
+            handle.seek(offsets[index])
+            yield ids[index], handle.readline()
+
+
+def _place(source: Path, target: Path) -> None:
+    """Every file below `source` at `target`: the same bytes on disk where links are possible, else a copy."""
+    for name in _files(source):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source / name, target / name)
+        except OSError:
+            shutil.copyfile(source / name, target / name)
+
+
+def _files(folder: Path) -> list[str]:
+    found: list[str] = []
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            raise ReleaseError(f"{path} is a symbolic link; copy the file instead")
+        if path.is_file():
+            found.append(path.relative_to(folder).as_posix())
+    return sorted(found)

@@ -7,6 +7,7 @@ Layout: `release.json` (what it is, and digest and size of every other file), `p
 Must not know references: it checks the digest of their file and never reads it.
 """
 
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal
 
@@ -160,28 +161,41 @@ def check_payload(root: Path, header: Header) -> None:
 
 
 def read_tasks(root: Path, header: Header) -> tuple[Task, ...]:
-    """All tasks sorted by id, checked against the header."""
-    tasks: dict[str, Task] = {}
+    """All tasks in order of id, checked against the header."""
+    return tuple(stream_tasks(root, header))
+
+
+def stream_tasks(root: Path, header: Header) -> Iterator[Task]:
+    """The tasks in order of id, one in memory at a time; at the end their numbers are checked too."""
+    counts: dict[Split, int] = dict.fromkeys(SPLITS, 0)
+    last: Task | None = None
+    place = f"{root}: {TASKS} line"
     try:
-        lines = json_lines(root / TASKS)
-    except (OSError, UnicodeDecodeError) as error:
+        with (root / TASKS).open("rb") as handle:
+            for number, line in enumerate(handle, 1):
+                task = _read_task(line, header, f"{place} {number}", last)
+                counts[task.split] += 1
+                yield task
+                last = task
+    except OSError as error:
         raise ReleaseError(f"{root}: {TASKS}: {error}") from None
-    for number, line in enumerate(lines, 1):
-        where = f"{root}: {TASKS} line {number}"
-        try:
-            task = Task.model_validate_json(line)
-        except ValidationError as error:
-            raise ReleaseError(f"{where}: {describe(error)}") from None
-        where += f", task {task.id!r}"
-        if task.id in tasks:
-            raise ReleaseError(f"{where}: appears twice, in {tasks[task.id].split} and in {task.split}")
-        _check_task(task, header, where)
-        tasks[task.id] = task
-    for split in SPLITS:
-        found, listed = sum(task.split == split for task in tasks.values()), header.counts.get(split, 0)
-        if found != listed:
+    for split, found in counts.items():
+        if found != (listed := header.counts.get(split, 0)):
             raise ReleaseError(f"{root}: {TASKS} has {found} {split} tasks and {HEADER} says {listed}")
-    return tuple(tasks[task_id] for task_id in sorted(tasks))
+
+
+def _read_task(line: bytes, header: Header, where: str, last: Task | None) -> Task:
+    try:
+        task = Task.model_validate_json(line)
+    except ValidationError as error:
+        raise ReleaseError(f"{where}: {describe(error)}") from None
+    where += f", task {task.id!r}"
+    if last is not None and task.id == last.id:
+        raise ReleaseError(f"{where}: appears twice, in {last.split} and in {task.split}")
+    if last is not None and task.id < last.id:
+        raise ReleaseError(f"{where}: tasks are in order of id, and it comes after {last.id!r}")
+    _check_task(task, header, where)
+    return task
 
 
 def _check_task(task: Task, header: Header, where: str) -> None:
@@ -192,17 +206,11 @@ def _check_task(task: Task, header: Header, where: str) -> None:
     is_letter = task.answer_format is AnswerFormat.LETTER
     if is_letter != bool(task.options) or len(task.options) == 1 or len(task.options) > len(LETTERS):
         raise ReleaseError(f"{where}: options belong to the letter format, 2 to {len(LETTERS)} of them")
-    if len({" ".join(option.casefold().split()) for option in task.options}) != len(task.options):
+    if task.options and len({" ".join(text.casefold().split()) for text in task.options}) < len(task.options):
         raise ReleaseError(f"{where}: two options have the same text")
     for name in task.files:
         if f"public/assets/{task.id}/{name}" not in header.payload:
             raise ReleaseError(f"{where}: its file {name!r} is not in {HEADER}")
-
-
-def json_lines(path: Path) -> list[str]:
-    """The lines of a JSONL file. Not splitlines: a prompt may hold U+2028, which JSON leaves as it is."""
-    text = path.read_bytes().decode()
-    return text.removesuffix("\n").split("\n") if text else []
 
 
 def describe(error: ValidationError) -> str:

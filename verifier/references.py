@@ -3,13 +3,12 @@
 Must not be importable from anything that builds evidence, prompts or reports.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from verifier.answers import LETTERS, parse
-from verifier.layout import json_lines
 from verifier.task import AnswerFormat, Task
 
 
@@ -37,26 +36,53 @@ class ReferenceError(Exception):
 
 def load_references(path: Path, tasks: Mapping[str, Task]) -> dict[str, Reference]:
     """Read the references of exactly these tasks. Raises ReferenceError naming file, line and task."""
-    found: dict[str, Reference] = {}
-    for number, line in enumerate(json_lines(path), 1):
-        where = f"{path.parent.name}/{path.name} line {number}"
-        try:
-            reference = Reference.model_validate_json(line)
-        except ValidationError as error:
-            raise ReferenceError(f"{where}: {error.errors(include_input=False)[0]['msg']}") from None
-        if reference.task not in tasks:
-            raise ReferenceError(f"{where}: reference of an unknown task {reference.task!r}")
-        if reference.task in found:
-            raise ReferenceError(f"{where}: second reference of task {reference.task!r}")
-        _check(reference, tasks[reference.task], where)
-        found[reference.task] = reference
-    missing = sorted(tasks.keys() - found.keys())
-    if missing:
-        raise ReferenceError(f"{path.parent.name}/{path.name}: no reference for task {missing[0]!r}")
-    return found
+    ordered = (tasks[task_id] for task_id in sorted(tasks))
+    return {task.id: reference for task, reference in pair_references(path, ordered)}
 
 
-def _check(reference: Reference, task: Task, where: str) -> None:
+def pair_references(path: Path, tasks: Iterable[Task]) -> Iterator[tuple[Task, Reference]]:
+    """Each task with its reference, both in order of id; nothing is held in memory.
+
+    Raises ReferenceError, naming file, line and task, unless there is exactly one readable reference a task.
+    """
+    name, last = f"{path.parent.name}/{path.name}", ""
+    stated = _read(path)
+    for task in tasks:
+        where, reference = next(stated, (name, None))
+        if reference is None:
+            raise ReferenceError(f"{name}: no reference for task {task.id!r}")
+        if reference.task > task.id:
+            raise ReferenceError(f"{where}: no reference for task {task.id!r}, but for {reference.task!r}")
+        _refuse_stray(reference, where, task.id, last)
+        check_reference(reference, task, where)
+        last = task.id
+        yield task, reference
+    for where, reference in stated:
+        _refuse_stray(reference, where, "", last)
+
+
+def _read(path: Path) -> Iterator[tuple[str, Reference]]:
+    name = f"{path.parent.name}/{path.name}"
+    with path.open("rb") as handle:
+        for number, line in enumerate(handle, 1):
+            where = f"{name} line {number}"
+            try:
+                yield where, Reference.model_validate_json(line)
+            except ValidationError as error:
+                raise ReferenceError(f"{where}: {error.errors(include_input=False)[0]['msg']}") from None
+
+
+def _refuse_stray(reference: Reference, where: str, expected: str, last: str) -> None:
+    if reference.task == last:
+        raise ReferenceError(f"{where}: second reference of task {last!r}")
+    if reference.task < last:
+        raise ReferenceError(f"{where}: references are in order of id, and {reference.task!r} comes too late")
+    if reference.task != expected:
+        raise ReferenceError(f"{where}: reference of an unknown task {reference.task!r}")
+
+
+def check_reference(reference: Reference, task: Task, where: str) -> None:
+    """Raises ReferenceError, which holds no answer, unless the reference reads in the task's format."""
     stated = parse(task.answer_format, f"<answer>{reference.answer}</answer>", task.options)
     exact_letter = task.answer_format is not AnswerFormat.LETTER or reference.answer in LETTERS
     if not (stated.format_valid and exact_letter) or stated.unit:

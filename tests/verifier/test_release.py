@@ -147,9 +147,16 @@ def test_a_malformed_task_is_named_with_its_line(
 
 @pytest.mark.spec("DATA-01", "DATA-02", "RL-03")
 def test_one_id_in_two_splits_is_refused(release: Release) -> None:
+    edit_task(release.root, 4, id="city-3")
+    reseal(release.root)
+    refused(release.root, "line 5", "'city-3'", "appears twice, in train and in val")
+
+
+@pytest.mark.spec("DATA-01", "DATA-02")
+def test_tasks_out_of_order_are_refused_so_that_no_id_can_hide(release: Release) -> None:
     edit_task(release.root, 7, id="city-0")
     reseal(release.root)
-    refused(release.root, "'city-0'", "appears twice, in train and in test")
+    refused(release.root, "line 8", "'city-0'", "comes after 'city-6'")
 
 
 @pytest.mark.spec("DATA-02")
@@ -162,8 +169,10 @@ def test_counts_that_do_not_fit_the_tasks_are_refused(release: Release) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "parts"),
     [
-        (b'"task":"city-0"', b'"task":"city-9"', ("line 1", "unknown task 'city-9'")),
-        (b'"task":"city-0"', b'"task":"city-1"', ("line 2", "second reference of task 'city-1'")),
+        (b'"task":"city-0"', b'"task":"city-9"', ("line 1", "no reference for task 'city-0'", "city-9")),
+        (b'"task":"metal-7"', b'"task":"metal-6"', ("line 16", "second reference of task 'metal-6'")),
+        (b'"task":"metal-7"', b'"task":"metal-77"', ("line 16", "no reference for task 'metal-7'")),
+        (b'"task":"metal-7"', b'"task":"cello-1"', ("line 16", "'cello-1' comes too late")),
         (b'"answer":"Fe"', b'"anser":"Fe"', ("private/references.jsonl line 9",)),
     ],
 )

@@ -1,0 +1,139 @@
+"""The project's own simple format: one JSON object a line, a question and its answer together.
+
+    {"id": "q1", "family": "metals", "question": "Symbol of iron?", "format": "symbol", "answer": "Fe"}
+
+The fields are those of `Entry`; `docs/releases.md` shows a whole file. The answer goes to the private half.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from verifier.importers.base import MAX_ROW_BYTES, Problem, Row, compose_prompt, letter_options
+from verifier.layout import ReleaseError, describe
+from verifier.task import AnswerFormat, Question, Split
+
+_CHUNK: Final = 1 << 20
+
+
+class Entry(BaseModel):
+    """One line of the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    id: str = Field(min_length=1)
+    """One plain file name, unique in the release."""
+    question: str = Field(min_length=1)
+    """The question alone: options and the form of the answer are added to it."""
+    answer: str = Field(min_length=1)
+    """Private. For options: the text of the right one."""
+    options: tuple[str, ...] = ()
+    """The wrong options; with them the format is `letter`, and the order is by digest."""
+    format: AnswerFormat = AnswerFormat.TEXT
+    family: str = "tasks"
+    subtopic: str = "all"
+    group: str = ""
+    """Material group; the id if empty."""
+    split: Split | None = None
+    files: tuple[str, ...] = ()
+    """Public files of the task, as paths beside the JSONL file."""
+    absolute: float = Field(default=0.0, ge=0)
+    relative: float = Field(default=0.0, ge=0)
+    unit: str = ""
+    source: str = ""
+    licence: str = ""
+    canary: str = ""
+
+
+class JsonLines:
+    """A JSONL file opened for import."""
+
+    name: ClassVar = "jsonl"
+    version: ClassVar = 1
+
+    def __init__(self, path: Path, *, licence: str, origin: str = "", no_training: bool = False) -> None:
+        """`licence` is the file's own, as SPDX. Raises ReleaseError when there is no such file."""
+        if not path.is_file():
+            raise ReleaseError(f"{path}: no such file; name a JSONL file")
+        self._path = path
+        self.root = path.parent
+        self.licence = licence
+        self.origin = origin or f"jsonl {path.name}"
+        self.notes: Sequence[str] = ()
+        self.no_training = no_training
+
+    def files(self) -> Sequence[Path]:
+        return (self._path,)
+
+    def rows(self) -> Iterator[Row | Problem]:
+        """One row a line; empty lines are passed over."""
+        for number, line in _lines(self._path):
+            where = f"{self._path.name} line {number}"
+            if line is None:
+                yield Problem("malformed-row", where, f"longer than {MAX_ROW_BYTES >> 20} MiB")
+            elif not line.isspace():
+                yield self._row(line, where)
+
+    def _row(self, line: bytes, where: str) -> Row | Problem:
+        try:
+            entry = Entry.model_validate_json(line)
+            return self._task(entry, where)
+        except ValidationError as error:
+            # A message of pydantic's may hold the input; a line holds the answer.
+            return Problem("malformed-row", where, describe(error))
+        except ValueError as error:
+            kind = "duplicate-options" if "same text" in str(error) else "malformed-row"
+            return Problem(kind, where, str(error))
+
+    def _task(self, entry: Entry, where: str) -> Row:
+        if entry.options and "format" in entry.model_fields_set and entry.format is not AnswerFormat.LETTER:
+            raise ValueError(f"options belong to the format letter, not {entry.format}")
+        if not entry.options and entry.format is AnswerFormat.LETTER:
+            raise ValueError("the format letter needs options: give the wrong ones as `options`")
+        options, answer, form = tuple[str, ...](), entry.answer, entry.format
+        if entry.options:
+            options, answer = letter_options(entry.answer, entry.options, entry.id)
+            form = AnswerFormat.LETTER
+        paths = {Path(name).name: self.root / name for name in entry.files}
+        if len(paths) != len(entry.files):
+            raise ValueError("two of its files have the same name")
+        question = Question(
+            id=entry.id,
+            family=entry.family,
+            subtopic=entry.subtopic,
+            material_group=entry.group or entry.id,
+            prompt=compose_prompt(entry.question, options, form),
+            options=options,
+            answer_format=form,
+            files=tuple(sorted(paths)),
+            source=entry.source or where,
+            licence=entry.licence,
+            canary=entry.canary,
+        )
+        return Row(question, _reference(entry, answer), where, entry.split, dict(paths))
+
+
+def _reference(entry: Entry, answer: str) -> dict[str, Any]:
+    numbers = {"absolute": entry.absolute, "relative": entry.relative, "unit": entry.unit}
+    return {"answer": answer} | {name: value for name, value in numbers.items() if value}
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
+    """Numbered lines, None for one that is too long to be a row. Never more than one in memory."""
+    try:
+        with path.open("rb") as handle:
+            number = 0
+            while line := handle.readline(MAX_ROW_BYTES + 1):
+                number += 1
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                if len(line) <= MAX_ROW_BYTES:
+                    yield number, line
+                    continue
+                while line and not line.endswith(b"\n"):
+                    line = handle.readline(_CHUNK)
+                yield number, None
+    except OSError as error:
+        raise ReleaseError(f"{path}: {error.strerror}") from None
