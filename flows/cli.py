@@ -12,13 +12,13 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from flows import release_commands
 from flows.errors import INTERRUPTED, leave_at_once, report_and_exit
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
 )
-release_app = typer.Typer(no_args_is_help=True, help="Look after task releases.")
-app.add_typer(release_app, name="release")
+app.add_typer(release_commands.app, name="release")
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as NAME=VALUE, e.g. recipe=ci seed=3")]
@@ -191,26 +191,6 @@ def doctor(
             raise typer.Exit(3)
     except typer.Exit:
         raise
-    except Exception as error:
-        report_and_exit(error, debug=debug)
-
-
-@release_app.command("verify")
-def release_verify(
-    name: Annotated[str, typer.Argument(help="A bundled release or a release folder.")], debug: Debug = False
-) -> None:
-    """Recompute a release's digest and check every part of it.
-
-    Example: rinr release verify open-genomics
-    """
-    from verifier.release import find
-    from verifier.task import Split
-
-    splits: tuple[Split, ...] = ("train", "val", "test")
-    try:
-        release = find(name)
-        counts = ", ".join(f"{len(release.split(split))} {split}" for split in splits)
-        typer.echo(f"{release.name} {release.digest} ok: {counts}; licence {release.licence}")
     except Exception as error:
         report_and_exit(error, debug=debug)
 

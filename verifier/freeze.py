@@ -82,7 +82,7 @@ def freeze_draft(draft: Draft, destination: Path, declared: Declared) -> Header:
         except ValidationError as error:
             raise ReleaseError(f"release {declared.name!r}: {describe(error)}") from None
         write_header(work, header)
-        verify(work)
+        header = verify(work)
         work.chmod(0o755)
         work.replace(destination)
     return header
@@ -160,9 +160,8 @@ def _write_tasks(draft: Draft, work: Path) -> dict[Split, int]:
             counts[split] += 1
             handle.write(_canonical({**orjson.loads(line), "split": split}))
     if without:
-        raise ReleaseError(
-            f"{draft.root}: {len(without)} tasks have no split, e.g. {without[0]!r}; rinr release split"
-        )
+        some = "1 task has" if len(without) == 1 else f"{len(without)} tasks have"
+        raise ReleaseError(f"{draft.root}: {some} no split, e.g. {without[0]!r}; run: rinr release split")
     if splits:
         raise ReleaseError(
             f"{draft.root}: a split names {next(iter(splits))!r}, which is no task of the draft"

@@ -23,7 +23,7 @@ from verifier.layout import (
 )
 from verifier.task import Split, Task
 
-__all__ = ["BUNDLED", "Release", "ReleaseError", "find"]
+__all__ = ["BUNDLED", "Release", "ReleaseError", "find", "locate"]
 
 BUNDLED: Final = Path(__file__).parent / "bundled"
 
@@ -109,12 +109,17 @@ class Release:
         return read_inventory(self.lake, descriptions=self.header.lake_descriptions)
 
 
-def find(name_or_path: str) -> Release:
-    """The bundled release of that name, else the release in that folder."""
+def locate(name_or_path: str) -> Path:
+    """The folder of the bundled release of that name, else the folder itself. ReleaseError if neither."""
     bundled = sorted(path.parent.name for path in BUNDLED.glob(f"*/{HEADER}"))
     if name_or_path in bundled:
-        return Release.load(BUNDLED / name_or_path)
+        return BUNDLED / name_or_path
     if Path(name_or_path).is_dir():
-        return Release.load(Path(name_or_path))
+        return Path(name_or_path)
     known = ", ".join(bundled) or "none"
     raise ReleaseError(f"no release {name_or_path!r}: name a folder with {HEADER}, or one of: {known}")
+
+
+def find(name_or_path: str) -> Release:
+    """The bundled release of that name, else the release in that folder."""
+    return Release.load(locate(name_or_path))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from verifier.importers.base import MAX_ROW_BYTES, Problem, Row, compose_prompt, letter_options
-from verifier.layout import ReleaseError, describe
+from verifier.layout import ReleaseError, describe, is_plain
 from verifier.task import AnswerFormat, Question, Split
 
 _CHUNK: Final = 1 << 20
@@ -96,6 +96,9 @@ class JsonLines:
         if entry.options:
             options, answer = letter_options(entry.answer, entry.options, entry.id)
             form = AnswerFormat.LETTER
+        for name in entry.files:
+            if not is_plain(name):
+                raise ValueError(f"its file {name!r} is no plain path beside the JSONL file")
         paths = {Path(name).name: self.root / name for name in entry.files}
         if len(paths) != len(entry.files):
             raise ValueError("two of its files have the same name")
