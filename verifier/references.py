@@ -1,52 +1,157 @@
-"""The private answers of a release. Only `verifier/grade.py` imports this module (information barrier).
+"""The private answers of a release: read, checked against their tasks, and kept from leaving (EVID-02).
 
-Must not be importable from anything that builds evidence, prompts or reports.
+Only the grading side imports this module: the grader's process (`verifier/grader_child.py`), the comparison,
+and the check of a whole release (`verifier/verification.py`). A `Reference` refuses to be shown, copied or
+written anywhere. Needs no pydantic, as the grader's process does not.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import orjson
 
+from verifier.answer_format import AnswerFormat
 from verifier.answers import LETTERS, parse
-from verifier.task import AnswerFormat, Task
 
 
-class Reference(BaseModel):
-    """The right answer to one task and how near an answer must come."""
+class Gradable(Protocol):
+    """What grading needs to know of a task; `verifier.task.Task` is one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    @property
+    def id(self) -> str: ...
+    @property
+    def answer_format(self) -> AnswerFormat: ...
+    @property
+    def options(self) -> Sequence[str]: ...
 
-    task: str = Field(min_length=1)
-    answer: str = Field(min_length=1)
-    """In the form a perfect solver would put between the tags."""
-    absolute: float = Field(default=0.0, ge=0)
-    """Numbers: largest accepted distance, in the question's unit."""
-    relative: float = Field(default=0.0, ge=0)
-    """Numbers: largest accepted distance as a share of the right value."""
-    unit: str = ""
-    """Numbers: a unit that may follow the value; none may when empty."""
-    canary: str = ""
-    """A string that must never be seen outside this file; a scan for it proves the barrier."""
+
+_Task = TypeVar("_Task", bound=Gradable)
 
 
 class ReferenceError(Exception):
     """The reference file is malformed or does not fit the tasks. The message never holds an answer."""
 
 
-def load_references(path: Path, tasks: Mapping[str, Task]) -> dict[str, Reference]:
+class Reference:
+    """The right answer to one task and how near an answer must come.
+
+    Deliberately neither a dataclass nor a pydantic model: serialisers write those unasked.
+    """
+
+    __slots__ = ("absolute", "answer", "relative", "task", "unit")
+
+    task: str
+    answer: str
+    """In the form a perfect solver would put between the tags."""
+    absolute: float
+    """Numbers: largest accepted distance, in the question's unit; at least 0."""
+    relative: float
+    """Numbers: largest accepted distance as a share of the right value; at least 0."""
+    unit: str
+    """Numbers: a unit that may follow the value; none may when empty."""
+
+    def __init__(
+        self, *, task: str, answer: str, absolute: float = 0.0, relative: float = 0.0, unit: str = ""
+    ) -> None:
+        put = object.__setattr__
+        put(self, "task", task)
+        put(self, "answer", answer)
+        put(self, "absolute", absolute)
+        put(self, "relative", relative)
+        put(self, "unit", unit)
+
+    @classmethod
+    def from_json(cls, line: bytes) -> "Reference":
+        """Raises ReferenceError, which names the field and never a value.
+
+        A line's `canary` is checked and not kept: a scan for canaries then finds what was copied, not us.
+        """
+        try:
+            row: Any = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise ReferenceError(f"not JSON, from character {error.pos} on") from None
+        if not isinstance(row, dict):
+            raise ReferenceError("a reference is a JSON object")
+        fields = cast("dict[str, Any]", row)
+        for name in ("task", "answer"):
+            if name not in fields:
+                raise ReferenceError(f"{name}: a reference has this field")
+        read = {name: _field(name)(name, value) for name, value in fields.items()}
+        read.pop("canary", None)
+        return cls(**read)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError("a reference does not change")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError("a reference does not change")
+
+    def __repr__(self) -> str:
+        return "Reference(private)"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a reference does not leave the grader's process")
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ReferenceError(f"{name}: a text belongs here")
+    return value
+
+
+def _some_text(name: str, value: object) -> str:
+    if not (text := _text(name, value)):
+        raise ReferenceError(f"{name}: it is empty")
+    return text
+
+
+def _distance(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ReferenceError(f"{name}: a number belongs here")
+    if not (value >= 0 and math.isfinite(value)):
+        raise ReferenceError(f"{name}: it must be finite and at least 0")
+    return float(value)
+
+
+_FIELDS: Final[Mapping[str, Callable[[str, object], Any]]] = {
+    "task": _some_text,
+    "answer": _some_text,
+    "absolute": _distance,
+    "relative": _distance,
+    "unit": _text,
+    "canary": _text,
+}
+
+
+def _field(name: str) -> Callable[[str, object], Any]:
+    if name not in _FIELDS:
+        raise ReferenceError(f"{name}: a reference has no such field")
+    return _FIELDS[name]
+
+
+def load_references(path: Path, tasks: Mapping[str, _Task]) -> dict[str, Reference]:
     """Read the references of exactly these tasks. Raises ReferenceError naming file, line and task."""
     ordered = (tasks[task_id] for task_id in sorted(tasks))
     return {task.id: reference for task, reference in pair_references(path, ordered)}
 
 
-def pair_references(path: Path, tasks: Iterable[Task]) -> Iterator[tuple[Task, Reference]]:
+def pair_references(path: Path, tasks: Iterable[_Task]) -> Iterator[tuple[_Task, Reference]]:
     """Each task with its reference, both in order of id; nothing is held in memory.
 
     Raises ReferenceError, naming file, line and task, unless there is exactly one readable reference a task.
     """
-    name, last = f"{path.parent.name}/{path.name}", ""
-    stated = _read(path)
+    with path.open("rb") as handle:
+        yield from pair_lines(f"{path.parent.name}/{path.name}", handle, tasks)
+
+
+def pair_lines(
+    name: str, lines: Iterable[bytes], tasks: Iterable[_Task]
+) -> Iterator[tuple[_Task, Reference]]:
+    """`pair_references` for the lines of a file of that name."""
+    last = ""
+    stated = _read(name, lines)
     for task in tasks:
         where, reference = next(stated, (name, None))
         if reference is None:
@@ -61,15 +166,13 @@ def pair_references(path: Path, tasks: Iterable[Task]) -> Iterator[tuple[Task, R
         _refuse_stray(reference, where, "", last)
 
 
-def _read(path: Path) -> Iterator[tuple[str, Reference]]:
-    name = f"{path.parent.name}/{path.name}"
-    with path.open("rb") as handle:
-        for number, line in enumerate(handle, 1):
-            where = f"{name} line {number}"
-            try:
-                yield where, Reference.model_validate_json(line)
-            except ValidationError as error:
-                raise ReferenceError(f"{where}: {error.errors(include_input=False)[0]['msg']}") from None
+def _read(name: str, lines: Iterable[bytes]) -> Iterator[tuple[str, Reference]]:
+    for number, line in enumerate(lines, 1):
+        where = f"{name} line {number}"
+        try:
+            yield where, Reference.from_json(line)
+        except ReferenceError as error:
+            raise ReferenceError(f"{where}: {error}") from None
 
 
 def _refuse_stray(reference: Reference, where: str, expected: str, last: str) -> None:
@@ -81,11 +184,17 @@ def _refuse_stray(reference: Reference, where: str, expected: str, last: str) ->
         raise ReferenceError(f"{where}: reference of an unknown task {reference.task!r}")
 
 
-def check_reference(reference: Reference, task: Task, where: str) -> None:
+def check_reference(reference: Reference, task: Gradable, where: str) -> None:
     """Raises ReferenceError, which holds no answer, unless the reference reads in the task's format."""
     stated = parse(task.answer_format, f"<answer>{reference.answer}</answer>", task.options)
-    exact_letter = task.answer_format is not AnswerFormat.LETTER or reference.answer in LETTERS
-    if not (stated.format_valid and exact_letter) or stated.unit:
+    reason = stated.reason
+    if task.answer_format is AnswerFormat.LETTER and reference.answer not in tuple(LETTERS):
+        reason = f"{reason}, and not one capital letter" if reason != "ok" else "not one capital letter"
+    elif task.answer_format is AnswerFormat.RSID and stated.answer and not stated.answer.islower():
+        reason = "an rsID is written in lower case"
+    elif stated.unit:
+        reason = "its unit has a field of its own"
+    if reason != "ok":
         raise ReferenceError(
-            f"{where}: the reference of task {task.id!r} is not a {task.answer_format} ({stated.reason})"
+            f"{where}: the reference of task {task.id!r} is not a {task.answer_format} ({reason})"
         )

@@ -1,7 +1,12 @@
 """Grading against private references (DATA-04)."""
 
+import atexit
+import functools
 import subprocess
 import sys
+import tempfile
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fixtures.releases import tiny_release
+from tests.verifier.answer_table import DECISIONS, OPTIONS, PAGE, REFERENCES, Decision, page_with_table
 from verifier.answers import GRADING_VERSION
+from verifier.comparison import grade_text
 from verifier.freeze import freeze
 from verifier.grade import Grader
+from verifier.references import Reference
 from verifier.release import Release, ReleaseError
 from verifier.task import AnswerFormat, Task
 
@@ -79,15 +87,77 @@ def test_an_answer_is_judged_by_the_rules_of_its_format(
     verdict = one_task(tmp_path, form, reference, options).grade("t", f"I think <answer>{said}</answer>.")
     assert (verdict.format_valid, verdict.correct, verdict.reason) == (valid, correct, reason)
     assert verdict.reward == float(correct)
-    # These judgements are what GRADING_VERSION 1 means: change one, and the version must change as well.
-    assert GRADING_VERSION == 1
 
 
 @pytest.mark.spec("DATA-04")
-def test_two_answers_are_invalid_even_when_one_is_right(tmp_path: Path) -> None:
+@pytest.mark.parametrize("row", DECISIONS, ids=lambda row: f"{row.form}-{ascii(row.text)[:60]}")
+def test_t08_t10_every_decision_on_a_malformed_answer_holds(row: Decision) -> None:
+    verdict = decided(row.form).grade("t", row.text)
+    outcome = ("right" if verdict.correct else "wrong") if verdict.format_valid else "invalid"
+    assert (outcome, verdict.reason) == (row.outcome, row.reason)
+    # These judgements are what GRADING_VERSION 2 means: change one, and the version must change as well.
+    assert GRADING_VERSION == 2
+
+
+@functools.cache
+def decided(form: AnswerFormat) -> Grader:
+    """A grader of the table's reference for that format; one for all rows."""
+    folder = tempfile.TemporaryDirectory(prefix="rinr-decisions-")
+    atexit.register(folder.cleanup)
+    return one_task(Path(folder.name), form, REFERENCES[form], OPTIONS if form == "letter" else ())
+
+
+def test_the_page_on_grading_shows_the_decisions_as_they_are() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page_with_table(page) == page, "run python -m tests.verifier.answer_table"
+    assert {row.form for row in DECISIONS} == set(AnswerFormat)
+
+
+@pytest.mark.spec("DATA-04")
+def test_t08_two_answers_are_invalid_even_when_one_is_right(tmp_path: Path) -> None:
     grader = one_task(tmp_path, AnswerFormat.LETTER, {"answer": "B"}, ("red", "brown"))
     verdict = grader.grade("t", "Form: <answer>value</answer>. So <answer>B</answer>")
-    assert (verdict.format_valid, verdict.correct, verdict.reason) == (False, False, "tags = 2")
+    assert (verdict.format_valid, verdict.correct, verdict.reward) == (False, False, 0.0)
+    assert (verdict.reason, verdict.diagnosis) == ("tags = 2", '"value", "B"')
+
+
+@pytest.mark.spec("DATA-04")
+def test_a_wrong_answer_and_an_invalid_format_are_told_apart(tmp_path: Path) -> None:
+    grader = one_task(tmp_path, AnswerFormat.LETTER, {"answer": "B"}, ("red", "brown"))
+    wrong, invalid = grader.grade("t", "<answer>A</answer>"), grader.grade("t", "<answer>A or B</answer>")
+    assert (wrong.format_valid, wrong.correct, wrong.answer) == (True, False, "A")
+    assert (invalid.format_valid, invalid.correct, invalid.answer) == (False, False, None)
+
+
+@pytest.mark.spec("DATA-04")
+@settings(max_examples=200, deadline=None)
+@given(
+    st.decimals(-1000, 1000, places=3),
+    st.decimals(0, 10, places=3),
+    st.sampled_from(["absolute", "relative"]),
+    st.integers(-3, 3),
+)
+def test_the_tolerance_is_exact_in_decimal(right: Decimal, allowed: Decimal, kind: str, steps: int) -> None:
+    """Its edge belongs to it, however the numbers round in binary."""
+    width = Fraction(allowed) * (1 if kind == "absolute" else abs(Fraction(right)))
+    # Floats of three places, of six where they are multiplied: exact in decimal.
+    said = Decimal(right) + (allowed if kind == "absolute" else allowed * abs(right))
+    said += Decimal(steps) * Decimal("0.000001")
+    tolerances = {kind: float(allowed)}
+    reference = Reference(task="t", answer=str(right), **tolerances)
+    outcome = grade_text(AnswerFormat.NUMBER, (), reference, f"<answer>{said}</answer>")
+    assert outcome.correct == (abs(Fraction(said) - Fraction(right)) <= width)
+
+
+@pytest.mark.spec("DATA-04")
+def test_large_whole_numbers_do_not_become_equal_by_rounding() -> None:
+    reference = Reference(task="t", answer="9007199254740993")
+    for said, correct in (
+        ("9007199254740993", True),
+        ("9007199254740992", False),
+        ("9.007199254740993e15", True),
+    ):
+        assert grade_text(AnswerFormat.NUMBER, (), reference, f"<answer>{said}</answer>").correct is correct
 
 
 @pytest.mark.spec("DATA-04")
@@ -133,12 +203,17 @@ def test_the_verifiers_identity_follows_the_references(tmp_path: Path) -> None:
     ("form", "reference", "complaint"),
     [
         (AnswerFormat.NUMBER, {"answer": "many"}, "not a number"),
-        (AnswerFormat.NUMBER, {"answer": "5 bp"}, "is not a number"),
+        (AnswerFormat.NUMBER, {"answer": "5 bp"}, "its unit has a field of its own"),
         (AnswerFormat.RSID, {"answer": "12"}, "not an rsID"),
+        (AnswerFormat.RSID, {"answer": "RS12"}, "an rsID is written in lower case"),
+        (AnswerFormat.SYMBOL, {"answer": "**TP53**"}, "is not a symbol .markup."),
+        (AnswerFormat.TEXT, {"answer": ""}, "answer: it is empty"),
+        (AnswerFormat.TEXT, {"answer": 5}, "answer: a text belongs here"),
+        (AnswerFormat.TEXT, {}, "answer: a reference has this field"),
         (AnswerFormat.LETTER, {"answer": "C"}, "no option C"),
-        (AnswerFormat.LETTER, {"answer": "brown"}, "is not a letter"),
-        (AnswerFormat.TEXT, {"answer": "x", "absolute": -1}, "greater than or equal to 0"),
-        (AnswerFormat.TEXT, {"answer": "x", "tolerance": 1}, "Extra inputs are not permitted"),
+        (AnswerFormat.LETTER, {"answer": "brown"}, "not one capital letter"),
+        (AnswerFormat.TEXT, {"answer": "x", "absolute": -1}, "absolute: it must be finite and at least 0"),
+        (AnswerFormat.TEXT, {"answer": "x", "tolerance": 1}, "tolerance: a reference has no such field"),
     ],
 )
 def test_a_reference_that_does_not_fit_its_task_cannot_be_frozen(
