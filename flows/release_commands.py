@@ -6,7 +6,7 @@ seals them. Each command opens what it needs, does one thing, and ends in one li
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 from rich.console import Console
@@ -25,9 +25,25 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 Name = Annotated[str, typer.Argument(help="A bundled release or a release folder.")]
 DraftFolder = Annotated[Path, typer.Argument(help="A draft folder, as `rinr release import` makes it.")]
 Into = Annotated[Path, typer.Option("--into", help="The draft folder: a new one, or one to add to.")]
+
+
+def known_kinds(drop: list[str] | None) -> list[str] | None:
+    """Refuse a kind of problem that does not exist."""
+    from verifier.importers.base import Kind
+
+    for kind in drop or []:
+        if kind not in get_args(Kind):
+            raise typer.BadParameter(f"{kind}: no such kind; one of {', '.join(get_args(Kind))}")
+    return drop
+
+
 Drop = Annotated[
     list[str] | None,
-    typer.Option("--drop", help="Leave out rows with this kind of problem; they are listed in the release."),
+    typer.Option(
+        "--drop",
+        callback=known_kinds,
+        help="Leave out rows with this kind of problem; they are listed in the release.",
+    ),
 ]
 
 
@@ -70,24 +86,12 @@ def gather(importer: "Importer", into: Path, drop: list[str] | None) -> None:
     """Add a source to the draft and say what became of it."""
     from verifier.draft import Draft
 
-    record = Draft.create(into).add(importer, allowed_kinds(drop))
+    record = Draft.create(into).add(importer, cast("list[Kind]", drop or []))
     for row in record.dropped:
         typer.echo(f"left out: {row.where}: {row.why}")
     left = f", {len(record.dropped)} left out" if record.dropped else ""
     typer.echo(f"{into}: {record.tasks} tasks from {record.rows} rows of {record.importer}{left}")
     typer.echo(f"fingerprint {record.fingerprint}")
-
-
-def allowed_kinds(drop: list[str] | None) -> "tuple[Kind, ...]":
-    """The kinds of problems that may be left out. BadParameter for a kind that does not exist."""
-    from typing import get_args
-
-    from verifier.importers.base import Kind
-
-    for kind in drop or []:
-        if kind not in get_args(Kind):
-            raise typer.BadParameter(f"--drop {kind}: no such kind; one of {', '.join(get_args(Kind))}")
-    return cast("tuple[Kind, ...]", tuple(drop or ()))
 
 
 @app.command()

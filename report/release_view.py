@@ -32,23 +32,23 @@ def show_folder(folder: Path, console: Console) -> None:
 def _show_draft(draft: Draft, console: Console) -> None:
     header, splits = draft.header, draft.splits()
     cells = ((item.family, item.subtopic, splits.get(item.id, "")) for item in draft.questions())
-    console.print(f"draft {draft.root}: {sum(header.counts.values())} tasks, {len(splits)} with a split")
+    _say(console, f"draft {draft.root}: {sum(header.counts.values())} tasks, {len(splits)} with a split")
     _show(console, cells, header.licences, header.sources, header.notes, header.no_training, header.imports)
     if header.split_rule:
-        console.print(f"splits: {header.split_rule}")
+        _say(console, f"splits: {header.split_rule}")
 
 
 def _show_release(folder: Path, console: Console) -> None:
     header = read_header(folder)
     cells = ((task.family, task.subtopic, task.split) for task in stream_tasks(folder, header))
-    console.print(f"release {header.name} {header.digest}")
+    _say(console, f"release {header.name} {header.digest}")
     licences, size = (header.licence,), sum(entry.size for entry in header.payload.values())
     _show(console, cells, licences, header.sources, header.notes, header.no_training, header.imports)
     if header.split_rule:
-        console.print(f"splits: {header.split_rule}")
+        _say(console, f"splits: {header.split_rule}")
     lake = [name.removeprefix("lake/") for name in header.payload if name.startswith("lake/")]
-    console.print(f"lake: {', '.join(lake[:20]) or 'none'}{' and more' if len(lake) > 20 else ''}")
-    console.print(f"{len(header.payload)} files, {size:,} bytes; contents not checked: rinr release verify")
+    _say(console, f"lake: {', '.join(lake[:20]) or 'none'}{' and more' if len(lake) > 20 else ''}")
+    _say(console, f"{len(header.payload)} files, {size:,} bytes; contents not checked: rinr release verify")
 
 
 def _show(
@@ -61,19 +61,24 @@ def _show(
     imports: Sequence[Import],
 ) -> None:
     console.print(counts_table(cells))
-    console.print(f"licence: {' AND '.join(licences) or 'none stated'}")
+    _say(console, f"licence: {' AND '.join(licences) or 'none stated'}")
     for what, lines in (("source", sources), ("note", notes)):
         for line in lines:
-            console.print(f"{what}: {line}")
+            _say(console, f"{what}: {line}")
     if no_training:
-        console.print("the sources ask not to enter training corpora: reports will say so")
+        _say(console, "the sources ask not to enter training corpora: reports will say so")
     for record in imports:
-        console.print(f"import {record.importer}: {record.tasks} tasks of {record.rows} rows")
-        console.print(f"  fingerprint {record.fingerprint}")
+        _say(console, f"import {record.importer}: {record.tasks} tasks of {record.rows} rows")
+        _say(console, f"  fingerprint {record.fingerprint}")
         for row in record.dropped[:_MOST_DROPPED]:
-            console.print(f"  left out ({row.kind}): {row.where}: {row.why}")
+            _say(console, f"  left out ({row.kind}): {row.where}: {row.why}")
         if len(record.dropped) > _MOST_DROPPED:
-            console.print(f"  and {len(record.dropped) - _MOST_DROPPED} more left out")
+            _say(console, f"  and {len(record.dropped) - _MOST_DROPPED} more left out")
+
+
+def _say(console: Console, line: str) -> None:
+    # A digest or a path is for copying: it is never broken over lines, and brackets in it are no markup.
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def counts_table(cells: Iterable[Cell]) -> Table:
