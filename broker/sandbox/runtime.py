@@ -21,7 +21,7 @@ from typing import Final
 from broker.errors import SandboxLost
 from catalog.digest import digest_bytes, digest_file, digest_json, short
 
-_INSIDE: Final = ("child.py", "protocol.py", "supervisor.py", "workers.py")
+_INSIDE: Final = ("archive.py", "child.py", "protocol.py", "supervisor.py", "workers.py")
 _HERE: Final = Path(__file__).parent
 _STDLIB_LEFT_OUT: Final = re.compile(
     r"__pycache__|site-packages|dist-packages|tests?|idlelib|tkinter|turtledemo|ensurepip|lib2to3|pydoc_data"
@@ -157,14 +157,14 @@ def _build(packages: Path, folder: Path) -> None:
         _copy_tree(packages, root / "opt/packages", _PACKAGES_LEFT_OUT)
         for path, data in _inside_files():
             _write(root / "opt/rinr" / path, data)
-        library_path = _copy_shared_libraries(root, [_base_executable(), *root.rglob("*.so*")])
+        library_path = copy_shared_libraries(root, [_base_executable(), *root.rglob("*.so*")])
         for name in _MOUNT_POINTS:
             (root / name).mkdir()
         _write(root / "etc/passwd", _ACCOUNTS.encode())
         _write(root / "etc/group", b"program:x:65533:\nnobody:x:65534:\n")
         _fix_modes(root)
         facts = {
-            "digest": digest_json(dict(_contents(root))),
+            "digest": digest_json(dict(contents(root))),
             "python": python,
             "version": sys.version.split()[0],
             "libraries": [name for name, _ in _distributions(packages)],
@@ -199,7 +199,7 @@ def _copy_interpreter(root: Path, python: str) -> None:
     _copy_tree(standard_library, root / "usr/lib" / target.name, _STDLIB_LEFT_OUT)
 
 
-def _copy_shared_libraries(root: Path, binaries: Iterable[Path]) -> str:
+def copy_shared_libraries(root: Path, binaries: Iterable[Path]) -> str:
     """Copy what `ldd` names, system libraries to their own place; returns the folders to search."""
     command = ["ldd", *map(str, binaries)]
     listing = subprocess.run(command, capture_output=True, text=True, check=False).stdout
@@ -237,7 +237,8 @@ def _fix_modes(root: Path) -> None:
         (root / name).chmod(0o1777)
 
 
-def _contents(root: Path) -> Iterator[tuple[str, list[str]]]:
+def contents(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Path, mode and digest of everything below a root, in order; what a runtime's digest is made of."""
     for path in sorted(root.rglob("*")):
         content = digest_file(path) if path.is_file() else "folder"
         yield str(path.relative_to(root)), [oct(path.stat().st_mode & 0o7777), content]
