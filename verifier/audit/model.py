@@ -12,6 +12,9 @@ from verifier.task import Split
 AUDIT_VERSION: Final = 1
 """Raised whenever equal tasks give another audit."""
 
+AUDIT_FILE: Final = "private/audit.json"
+"""Where a release keeps it."""
+
 SPLIT_ORDER: Final[tuple[Split, ...]] = ("train", "val", "test")
 
 Rule = Literal["random", "train_letter", "own_letter", "longest", "shortest", "first"]
@@ -80,8 +83,8 @@ class Balance(_Frozen):
     distances: tuple[Distance, ...]
     """Of every two splits that have tasks."""
     stratified: bool
-    """Every subtopic's share of every split is its share of the release, to within one task or one whole
-    material group."""
+    """Every subtopic's share of every split is its share of the release, to within one task or the
+    largest material group."""
     largest_deviation: str
     """The subtopic and split farthest from proportion, in words; empty when all are in proportion."""
 
@@ -154,7 +157,7 @@ class SubtopicAnswers(_Frozen):
     files: tuple[FileHolds, ...]
     """Those that hold anything, the most helpful first."""
     guess_only: bool
-    """No lake file holds the answer to any of its tasks."""
+    """No lake file determines an answer, and files mention those of fewer than half of its tasks."""
 
 
 class Answerability(_Frozen):
@@ -162,7 +165,7 @@ class Answerability(_Frozen):
 
     subtopics: tuple[SubtopicAnswers, ...]
     unanswerable: tuple[str, ...]
-    """Train tasks, at most 200, that no file mentions, in subtopics that some file answers."""
+    """Train tasks, at most 200, that no file mentions, of subtopics of which files hold half the answers."""
     unanswerable_total: int
     """Such tasks over all splits."""
     files_read: int
