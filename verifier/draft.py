@@ -49,6 +49,8 @@ class DraftHeader(BaseModel):
     """Tasks by `family/subtopic`."""
     imports: tuple[Import, ...] = ()
     split_rule: str = ""
+    left_out: int = 0
+    """Tasks that the split deliberately left without one."""
     lake_descriptions: dict[str, str] = Field(default_factory=dict)
 
 
@@ -133,12 +135,16 @@ class Draft:
         """Split by task id, for the tasks that have one."""
         return {row[0]: row[1] for row in _rows(self.root / SPLITS)}
 
-    def set_splits(self, splits: Mapping[str, Split], rule: str) -> None:
-        """Replace all splits; `rule` says in words how they were made."""
-        _write_atomically(
-            self.root / SPLITS, b"".join(canonical_json(pair) + b"\n" for pair in splits.items())
-        )
-        self._set_header(split_rule=rule)
+    def set_splits(self, splits: Mapping[str, Split], rule: str, *, left_out: int = 0) -> None:
+        """Replace all splits; `rule` says in words how they were made.
+
+        `left_out` are the tasks that have no split on purpose: freezing leaves just so many out.
+        """
+        work = self.root / f".{SPLITS}.new"
+        with work.open("wb") as handle:
+            handle.writelines(orjson.dumps(pair) + b"\n" for pair in splits.items())
+        work.replace(self.root / SPLITS)
+        self._set_header(split_rule=rule, left_out=left_out)
 
     def task_ids(self) -> set[str]:
         """Ids of all tasks, read from the questions."""

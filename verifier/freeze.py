@@ -34,6 +34,7 @@ from verifier.release import Release
 from verifier.task import Split, Task
 from verifier.verification import verify
 
+_BY_TASK: Final = (drafts.ASSETS, drafts.PRIVATE_FILES)
 _FOLDERS: Final = (drafts.ASSETS, drafts.PRIVATE_FILES, drafts.LAKE)
 _TEXTS: Final = "texts"
 
@@ -59,10 +60,10 @@ def freeze_draft(draft: Draft, destination: Path, declared: Declared) -> Header:
     then nothing is left behind.
     """
     with _work_folder(destination) as work:
-        counts = _write_tasks(draft, work)
-        _write_references(draft, work, declared.name)
+        counts, families, left_out = _write_tasks(draft, work)
+        _write_references(draft, work, declared.name, left_out)
         for folder in _FOLDERS:
-            _place(draft.root / folder, work / folder)
+            _place(draft.root / folder, work / folder, left_out if folder in _BY_TASK else frozenset())
         _place(draft.root / _TEXTS, work)
         said = draft.header
         try:
@@ -72,7 +73,7 @@ def freeze_draft(draft: Draft, destination: Path, declared: Declared) -> Header:
                 sources=said.sources,
                 notes=(*said.notes, *declared.notes),
                 no_training=said.no_training or declared.no_training,
-                families=declared.families if declared.families is not None else said.families,
+                families=declared.families if declared.families is not None else families,
                 counts=counts,
                 lake_descriptions=said.lake_descriptions,
                 imports=said.imports,
@@ -146,8 +147,12 @@ def _work_folder(destination: Path) -> Generator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _write_tasks(draft: Draft, work: Path) -> dict[Split, int]:
+def _write_tasks(
+    draft: Draft, work: Path
+) -> tuple[dict[Split, int], dict[str, tuple[str, ...]], frozenset[str]]:
+    """Write the tasks that have a split; give counts, the subtopics that occur, and the ids left out."""
     splits = draft.splits()
+    occurring: set[tuple[str, str]] = set()
     counts: dict[Split, int] = dict.fromkeys(SPLITS, 0)
     without: list[str] = []
     (work / TASKS).parent.mkdir(parents=True, exist_ok=True)
@@ -158,21 +163,30 @@ def _write_tasks(draft: Draft, work: Path) -> dict[Split, int]:
                 without.append(task_id)
                 continue
             counts[split] += 1
-            handle.write(_canonical({**orjson.loads(line), "split": split}))
-    if without:
+            row = orjson.loads(line)
+            occurring.add((row["family"], row["subtopic"]))
+            handle.write(_canonical({**row, "split": split}))
+    if len(without) != draft.header.left_out:
         some = "1 task has" if len(without) == 1 else f"{len(without)} tasks have"
-        raise ReleaseError(f"{draft.root}: {some} no split, e.g. {without[0]!r}; run: rinr release split")
+        example = f", e.g. {without[0]!r}" if without else ""
+        raise ReleaseError(f"{draft.root}: {some} no split{example}; run: rinr release split")
     if splits:
         raise ReleaseError(
             f"{draft.root}: a split names {next(iter(splits))!r}, which is no task of the draft"
         )
-    return counts
+    families = {
+        family: tuple(subtopic for subtopic in subtopics if (family, subtopic) in occurring)
+        for family, subtopics in draft.header.families.items()
+    }
+    return counts, {family: own for family, own in families.items() if own}, frozenset(without)
 
 
-def _write_references(draft: Draft, work: Path, release: str) -> None:
+def _write_references(draft: Draft, work: Path, release: str, left_out: frozenset[str]) -> None:
     (work / REFERENCES).parent.mkdir(parents=True, exist_ok=True)
     with (work / REFERENCES).open("wb") as handle:
         for task_id, line in _ordered(draft.root / drafts.REFERENCES, "task"):
+            if task_id in left_out:
+                continue
             fields = orjson.loads(line)
             seed = f"{release}\n{task_id}\n{fields.get('answer')}".encode()
             canary = f"rinr-canary-{hashlib.sha256(seed).hexdigest()[:16]}"
@@ -199,9 +213,14 @@ def _ordered(path: Path, field: str) -> Iterator[tuple[str, bytes]]:
             yield ids[index], handle.readline()
 
 
-def _place(source: Path, target: Path) -> None:
-    """Every file below `source` at `target`: the same bytes on disk where links are possible, else a copy."""
+def _place(source: Path, target: Path, left_out: frozenset[str] = frozenset()) -> None:
+    """Every file below `source` at `target`: the same bytes on disk where links are possible, else a copy.
+
+    Folders at the top that are named in `left_out` stay behind.
+    """
     for name in _files(source):
+        if name.split("/", 1)[0] in left_out:
+            continue
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(source / name, target / name)
