@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from broker.harness import Harness
 from harness_lab.evidence import Interaction
+from harness_lab.fields import Fields, bundle_fields
 from harness_lab.improver.base import ProposalContext
 
 _QUESTION, _TEXT, _READ = 750, 600, 6000
@@ -23,53 +24,30 @@ def overview(parent: Harness, context: ProposalContext, index: int, count: int) 
         "inventory": context.inventory,
         "history": [entry.model_dump(mode="json") for entry in context.history[-_HISTORY:]],
         "evidence": [item.model_dump(mode="json") for item in evidence.items],
-        "records": [_preview(number, item) for number, item in enumerate(evidence.interactions)],
-        "readable": "program, records/<n>/question, records/<n>/outputs/<i>, records/<n>/tools/<i>, "
-        "records/<n>/prompt, records/<n>/annotations, history",
+        "episodes": [_preview(number, item) for number, item in enumerate(evidence.interactions)],
+        "readable": "program, inventory, history, episode/<n>/question, episode/<n>/call/<i>/prompt, "
+        "episode/<n>/call/<i>/text, episode/<n>/tool/<i>/code (stdout, error), episode/<n>/annotation",
     }
     return f"The parent program:\n{parent.code}\n\nEverything else:\n{json.dumps(shown)}"
 
 
 def read_field(address: str, offset: int, parent: Harness, context: ProposalContext) -> str:
-    """A public field from an offset, with what is left. Raises KeyError for an unknown address."""
-    text = _field(address, parent, context)
-    start = max(0, min(offset, len(text)))
-    part = text[start : start + _READ]
-    left = len(text) - start - len(part)
-    return f"{address} from {start}, {left} characters left after this:\n{part}"
+    """A public field from an offset, with what is left. Raises UnknownField, a KeyError, with the reason."""
+    found = fields(parent, context).read(address, offset, _READ)
+    return f"{address} from {found.offset}, {found.left} characters left after this:\n{found.text}"
 
 
-def _field(address: str, parent: Harness, context: ProposalContext) -> str:
-    if address == "program":
-        return parent.code
-    if address == "history":
-        return json.dumps([entry.model_dump(mode="json") for entry in context.history])
-    try:
-        _, number, name, *rest = address.split("/")
-        interaction = context.evidence.interactions[int(number)]
-        place = int(rest[0]) if rest else 0
-        return _part(interaction, name, place)
-    except (ValueError, IndexError) as error:
-        raise KeyError(address) from error
-
-
-def _part(interaction: Interaction, name: str, place: int) -> str:
-    record = interaction.record
-    match name:
-        case "question":
-            return interaction.task.prompt
-        case "outputs":
-            return record.model_calls[place].text
-        case "tools":
-            call = record.tool_calls[place]
-            return f"code:\n{call.code}\nstdout:\n{call.stdout}\nerror:\n{call.error}"
-        case "prompt":
-            messages = record.model_calls[place].messages
-            return "\n".join(f"[{message.role}] {message.content}" for message in messages)
-        case "annotations":
-            return json.dumps([note.model_dump(mode="json") for _, note in interaction.annotations])
-        case _:
-            raise ValueError(name)
+def fields(parent: Harness, context: ProposalContext) -> Fields:
+    """Everything that may be read, by the grammar of `harness_lab/fields.py`."""
+    return Fields(
+        {
+            "program": lambda: parent.code,
+            "inventory": lambda: context.inventory,
+            "budgets": lambda: context.budgets.model_dump(mode="json"),
+            "history": lambda: [entry.model_dump(mode="json") for entry in context.history],
+            **bundle_fields(context.evidence),
+        }
+    )
 
 
 def _preview(number: int, interaction: Interaction) -> dict[str, Any]:
@@ -77,7 +55,7 @@ def _preview(number: int, interaction: Interaction) -> dict[str, Any]:
     outputs = [call.text for call in record.model_calls]
     failed = next((call for call in record.tool_calls if call.error), None)
     return {
-        "record": number,
+        "episode": number,
         "question": interaction.task.prompt[:_QUESTION],
         "first_output": outputs[0][:_TEXT] if outputs else "",
         "last_output": outputs[-1][-_TEXT:] if len(outputs) > 1 else "",

@@ -36,7 +36,7 @@ PROPOSE = {
     "rationale": "it was missing",
     "evidence_ids": ["e0:0", "e1:0"],
 }
-READ = {"command": "read", "field": "records/0/tools/0", "offset": 6000}
+READ = {"command": "read", "field": "episode/0/tool/0/stdout", "offset": 6000}
 
 
 async def ask(*replies: Any, count: int = 1) -> tuple[tuple[Proposal | Skip, ...], StubServer]:
@@ -97,7 +97,7 @@ async def test_a_fourth_read_and_a_read_after_a_proposal_cost_repairs() -> None:
         ({**PROPOSE, "evidence_ids": ["e0:0"]}, "two to four"),
         ({**PROPOSE, "evidence_ids": 3}, "needs code"),
         ({**PROPOSE, "hypothesis": ""}, "needs code"),
-        ({"command": "read", "field": "records/9/question"}, "unknown field"),
+        ({"command": "read", "field": "episode/9/question"}, "unknown field"),
     ],
 )
 async def test_what_stays_wrong_after_two_repairs_is_a_recorded_failure(reply: Any, problem: str) -> None:
