@@ -195,6 +195,48 @@ def doctor(
         report_and_exit(error, debug=debug)
 
 
+@app.command()
+def control(
+    identical: Annotated[
+        bool, typer.Option("--identical", help="Candidates of other bytes and the parent's behaviour.")
+    ] = False,
+    shuffled: Annotated[
+        bool, typer.Option("--shuffled", help="Abler candidates, but permuted references.")
+    ] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Harness steps.")] = 200,
+    val: Annotated[int, typer.Option(min=6, help="Val tasks.")] = 90,
+    candidates: Annotated[int, typer.Option(min=1, help="Candidates a step.")] = 3,
+    noise: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the answers drawn anew in each evaluation.")
+    ] = 0.3,
+    seed: Annotated[int, typer.Option(min=0)] = 1,
+    debug: Debug = False,
+) -> None:
+    """Null controls: steps in which nothing is better, and how often selection adopts all the same.
+
+    Exit code 0: adoptions and gain are those of the null, 1: they are not.
+
+    Example: rinr control --identical --shuffled
+    """
+    from flows.control import ControlConfig, which
+    from flows.control import control as run_one
+
+    try:
+        settings = {"steps": steps, "val": val, "candidates": candidates, "noise": noise, "seed": seed}
+        done = [
+            run_one(ControlConfig.model_validate({"kind": kind, **settings}), Console())
+            for kind in which(identical, shuffled)
+        ]
+        if not all(done):
+            raise typer.Exit(1)
+    except typer.Exit:
+        raise
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        report_and_exit(error, debug=debug)
+
+
 def main() -> None:
     """Entry point of the console script."""
     app()

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict
 
 from broker.evaluation import CoverageError, Evaluation
 from broker.harness import Harness
-from harness_lab.statistics import PairedTable, paired_table
+from harness_lab.null import StepNull, estimate_noise, step_null
+from harness_lab.statistics import DRAWS, PairedTable, paired_table
 
 
 class _Frozen(BaseModel):
@@ -55,6 +56,10 @@ class Decision(_Frozen):
     total: int
     """Val tasks: the denominator of every score here."""
     candidates: tuple[Compared, ...]
+    null: StepNull | None = None
+    """What the step would show if no candidate were better; None when none reached Val."""
+    again: PairedTable | None = None
+    """The parent against itself, evaluated afresh: the noise floor; None unless it was asked for."""
 
 
 def duplicate_of(candidate: Harness, parent: Harness, earlier: Iterable[Harness]) -> str | None:
@@ -64,15 +69,24 @@ def duplicate_of(candidate: Harness, parent: Harness, earlier: Iterable[Harness]
     return "an earlier candidate" if any(candidate.digest == other.digest for other in earlier) else None
 
 
-def select(parent: Evaluation, candidates: Sequence[CandidateResult], *, seed: int = 0) -> Decision:
+def select(
+    parent: Evaluation,
+    candidates: Sequence[CandidateResult],
+    *,
+    seed: int = 0,
+    draws: int = DRAWS,
+    again: Evaluation | None = None,
+) -> Decision:
     """Adopt the best error-free candidate strictly above the parent; ties keep the parent or the earliest.
 
-    Raises `CoverageError` unless every evaluation covers exactly the parent's tasks of Val.
+    `again` is a second evaluation of the parent; like all statistics it stands beside the rule. `draws` are
+    those of the bootstrap. Raises `CoverageError` unless every evaluation covers exactly the parent's tasks
+    of Val.
     """
     ordered = sorted(candidates, key=lambda candidate: candidate.index)
-    for candidate in ordered:
-        _check_coverage(parent, candidate.evaluation)
-    compared = tuple(_compare(parent, candidate, seed) for candidate in ordered)
+    for evaluation in [*(candidate.evaluation for candidate in ordered), *([again] if again else [])]:
+        _check_coverage(parent, evaluation)
+    compared = tuple(_compare(parent, candidate, seed, draws) for candidate in ordered)
     eligible = [candidate for candidate in compared if candidate.eligible]
     # max keeps the first of equals, and the order is that of the proposals.
     best = max(eligible, key=lambda candidate: candidate.correct, default=None)
@@ -87,7 +101,18 @@ def select(parent: Evaluation, candidates: Sequence[CandidateResult], *, seed: i
         parent_errors=parent.errors,
         total=parent.total,
         candidates=compared,
+        null=_null(parent, compared, best),
+        again=_paired(parent, again, seed, draws) if again else None,
     )
+
+
+def _null(parent: Evaluation, compared: Sequence[Compared], best: Compared | None) -> StepNull | None:
+    if not compared:
+        return None
+    changed = [item.table.fixed + item.table.broken for item in compared]
+    noise = estimate_noise(parent.correct, parent.total, changed)
+    gain = best.correct - parent.correct if best else 0
+    return step_null(parent.total, parent.correct, len(compared), noise, gain)
 
 
 def _check_coverage(parent: Evaluation, other: Evaluation) -> None:
@@ -97,14 +122,19 @@ def _check_coverage(parent: Evaluation, other: Evaluation) -> None:
         raise CoverageError("a comparison needs the same Val tasks and seeds for parent and candidates")
 
 
-def _compare(parent: Evaluation, candidate: CandidateResult, seed: int) -> Compared:
-    found = candidate.evaluation
-    table = paired_table(
+def _paired(parent: Evaluation, other: Evaluation, seed: int, draws: int) -> PairedTable:
+    return paired_table(
         {outcome.task_id: outcome.correct for outcome in parent.outcomes},
-        {outcome.task_id: outcome.correct for outcome in found.outcomes},
+        {outcome.task_id: outcome.correct for outcome in other.outcomes},
         {outcome.task_id: outcome.material_group for outcome in parent.outcomes},
         seed=seed,
+        draws=draws,
     )
+
+
+def _compare(parent: Evaluation, candidate: CandidateResult, seed: int, draws: int) -> Compared:
+    found = candidate.evaluation
+    table = _paired(parent, found, seed, draws)
     if found.errors:
         reason = f"the program failed in {found.errors} of {found.total} episodes"
     elif found.correct <= parent.correct:

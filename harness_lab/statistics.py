@@ -3,8 +3,12 @@
 import math
 import random
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict
+
+DRAWS: Final = 2000
+"""Of the bootstrap."""
 
 
 class PairedTable(BaseModel):
@@ -48,7 +52,7 @@ def mcnemar_p(fixed: int, broken: int) -> float:
 
 
 def bootstrap_interval(
-    differences: Mapping[str, Sequence[int]], *, seed: int = 0, draws: int = 2000
+    differences: Mapping[str, Sequence[int]], *, seed: int = 0, draws: int = DRAWS
 ) -> tuple[float, float]:
     """95 % interval of the mean difference; `differences` holds -1, 0 or 1 a task, by material group."""
     groups = [differences[name] for name in sorted(differences)]
@@ -63,7 +67,12 @@ def bootstrap_interval(
 
 
 def paired_table(
-    parent: Mapping[str, bool], candidate: Mapping[str, bool], groups: Mapping[str, str], *, seed: int = 0
+    parent: Mapping[str, bool],
+    candidate: Mapping[str, bool],
+    groups: Mapping[str, str],
+    *,
+    seed: int = 0,
+    draws: int = DRAWS,
 ) -> PairedTable:
     """Compare two programs by task id. ValueError unless all three cover the same tasks."""
     if parent.keys() != candidate.keys() or not parent.keys() <= groups.keys() or not parent:
@@ -79,5 +88,5 @@ def paired_table(
         broken=broken,
         neither=pairs.count((False, False)),
         p_value=mcnemar_p(fixed, broken),
-        interval=bootstrap_interval(differences, seed=seed),
+        interval=bootstrap_interval(differences, seed=seed, draws=draws),
     )
