@@ -18,3 +18,5 @@ class AnswerFormat(StrEnum):
     """Several items in any order, each compared without regard to case."""
     TEXT = "text"
     """Free text, equal after normalisation of case and white space."""
+    FILES = "files"
+    """No answer in words: what the work left in /work is checked, whatever text is submitted."""

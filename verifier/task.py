@@ -5,13 +5,19 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from verifier.answer_format import AnswerFormat as AnswerFormat
+from verifier.surroundings import Surroundings
 
 Split = Literal["train", "val", "test"]
+Checker = Literal["judge", "script"]
 
 
-def _is_empty(value: str) -> bool:
+def _is_empty(value: object) -> bool:
     # Written only where it says something: releases frozen before the field existed keep their bytes.
     return not value
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 class Question(BaseModel):
@@ -38,6 +44,10 @@ class Question(BaseModel):
     """Its own licence, where it differs within the release."""
     canary: str = Field(default="", exclude_if=_is_empty)
     """The source's mark of rows that must not enter training corpora; never shown to a program."""
+    checked_by: tuple[Checker, ...] = Field(default=(), exclude_if=_is_empty)
+    """Who decides criteria of its rubric outside the grader; a run without them is refused at the start."""
+    surroundings: Surroundings | None = Field(default=None, exclude_if=_is_empty)
+    """Of a task that works on files."""
 
 
 class Task(Question):
@@ -62,9 +72,16 @@ class Verdict(BaseModel):
     diagnosis: str = Field(default="", exclude_if=_is_empty)
     """What stood between the tags, every pair of them, shortened: for a reader who asks why."""
 
+    score: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False, exclude_if=_is_none)
+    """R of a task with a rubric, which is correct from its pass mark on; None without one."""
+    criteria: dict[str, float] = Field(default_factory=dict[str, float], exclude_if=_is_empty)
+    """Satisfaction by name of the rubric's criteria."""
+
     @property
     def reward(self) -> float:
-        """1.0 if correct, else 0.0 (RL-04)."""
+        """R where a rubric gave it, else 1.0 if correct and 0.0 if not (RL-04)."""
+        if self.score is not None:
+            return self.score
         return 1.0 if self.correct else 0.0
 
 

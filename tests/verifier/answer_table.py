@@ -250,7 +250,7 @@ DECISIONS: Final = [
 def table() -> str:
     """The decisions as Markdown."""
     lines: list[str] = []
-    for form in AnswerFormat:
+    for form in REFERENCES:
         reference = REFERENCES[form]
         shown = ", ".join(
             f"`{value}`" if key == "answer" else f"{key} `{value}`" for key, value in reference.items()

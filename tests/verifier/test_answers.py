@@ -18,7 +18,8 @@ PIECES = st.sampled_from(
         " ", "\n", "\ud800", "\u200b", "\u202e", "Ｂ", "**", "\\boxed{", "}", "<|im_end|>", "<think>",
     ]
 )  # fmt: skip
-FORMS = st.sampled_from(AnswerFormat)
+FORMS = st.sampled_from([form for form in AnswerFormat if form is not AnswerFormat.FILES])
+"""Files are checked and never read."""
 INVISIBLE = st.text(
     st.sampled_from("\u200b\u200c\u200d\u200e\u200f\u202c\u2060\ufeff\u00ad \t\n"), max_size=3
 )
