@@ -159,20 +159,31 @@ class Episode:
 
     async def _answered(self, work: Awaitable[_Value]) -> _Value:
         """Await a model call to its end, past the clock too: a slow model answers then, a dead one fails."""
-        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            nonlocal timer
+            patience = self._clock.remaining + _OVERDUE_SECONDS
+            if patience <= 0:
+                limit.reschedule(loop.time())
+            else:
+                timer = loop.call_later(max(0.01, patience), look)
+
+        timer: asyncio.TimerHandle | None = None
+        limit = asyncio.timeout(None)
         try:
-            while not task.done():
-                if (patience := self._clock.remaining + _OVERDUE_SECONDS) <= 0:
-                    raise ModelUnavailable(
-                        f"the task model gave no answer for {_OVERDUE_SECONDS:.0f} s after the episode clock "
-                        "ran out"
-                    )
-                await asyncio.wait({task}, timeout=max(0.01, patience))
-            return task.result()
+            async with limit:
+                look()
+                return await work
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise ModelUnavailable(
+                f"the task model gave no answer for {_OVERDUE_SECONDS:.0f} s after the episode clock ran out"
+            ) from None
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            if timer is not None:
+                timer.cancel()
 
     async def _generate(self, raw: Any) -> str:
         services, progress = self._services, self._progress

@@ -6,8 +6,10 @@ date finds no clock: a prompt must not change overnight. Knows nothing of budget
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -28,6 +30,8 @@ _PLAIN_TEMPLATE = (
     "{% endfor %}<|im_start|>assistant\n"
 )
 """Counts any sequence of messages, a little high where the two marks are no tokens of their own."""
+_REMEMBERED = 16_000
+"""Characters of the longest message whose ids are kept."""
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -123,6 +127,44 @@ def _vocabulary(folder: Path, tokenizer: Tokenizer) -> int:
     return max([max(ids, default=0) + 1, *(size for size in sizes if isinstance(size, int))])
 
 
+_BY_ITSELF = frozenset({"BPE", "ByteLevel", "Digits", "NFC", "Sequence", "Split"})
+"""Steps of a tokenizer that look at one piece of a text between control tokens and at nothing around it."""
+
+
+def _control_pattern(tokenizer: Tokenizer) -> re.Pattern[str] | None:
+    """Finds the tokens at which a text falls into pieces with ids of their own; None where it does not."""
+    added = list(tokenizer.get_added_tokens_decoder().values())
+    plain = all(
+        token.content and not (token.normalized or token.single_word or token.lstrip or token.rstrip)
+        for token in added
+    )
+    steps = (tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.model)
+    if not added or not plain or tokenizer.encode_special_tokens or not _BY_ITSELF.issuperset(_types(steps)):
+        return None
+    # The longest first, as the tokenizer itself does.
+    contents = sorted((token.content for token in added), key=lambda content: (-len(content), content))
+    return re.compile(f"({'|'.join(map(re.escape, contents))})")
+
+
+def _types(steps: Iterable[Any]) -> set[str]:
+    found: set[str] = set()
+    for step in steps:
+        if step is None:
+            continue
+        found.add(type(step).__name__)
+        if type(step).__name__ == "Sequence":
+            found |= _types(_parts(step))
+    return found
+
+
+def _parts(sequence: Any) -> Iterator[Any]:
+    for index in count():
+        try:
+            yield sequence[index]
+        except IndexError:
+            return
+
+
 def _end_ids(folder: Path) -> tuple[int, ...]:
     for name in ("generation_config.json", "config.json"):
         value: Any = _optional_json(folder / name).get("eos_token_id")
@@ -155,6 +197,8 @@ class ChatTemplate:
         self.vocabulary = vocabulary
         """Ids that an engine may give are below this."""
         self.count = lru_cache(maxsize=4096)(self._count)
+        self._between = _control_pattern(tokenizer)
+        self._piece_ids = lru_cache(maxsize=1024)(self._ids)
         added = tokenizer.get_added_tokens_decoder().values()
         self._control = tuple(sorted(token.content for token in added if token.special and token.content))
 
@@ -209,7 +253,21 @@ class ChatTemplate:
         return self.encode_text(self.render(messages))
 
     def encode_text(self, text: str) -> tuple[int, ...]:
-        """Ids of a text as it stands, no special tokens added."""
+        """Ids of a text as it stands, no special tokens added.
+
+        A prompt repeats the messages of the one before it. Where the tokenizer works on each by itself
+        (`_control_pattern`), their ids are remembered.
+        """
+        if self._between is None:
+            return self._ids(text)
+        pieces = [piece for piece in self._between.split(text) if piece]
+        return tuple(
+            chain.from_iterable(
+                self._piece_ids(piece) if len(piece) <= _REMEMBERED else self._ids(piece) for piece in pieces
+            )
+        )
+
+    def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:

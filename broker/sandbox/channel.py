@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from broker.errors import SandboxLost
-from broker.sandbox.protocol import HEADER, HOST_VALUES, ProtocolError, decode, encode, payload_length
+from broker.sandbox.program_frames import read_request
+from broker.sandbox.protocol import (
+    HEADER,
+    HOST_VALUES,
+    PASSED_ON,
+    ProtocolError,
+    decode,
+    encode,
+    payload_length,
+)
 
 START_SECONDS: Final = 60.0
 """A start takes a tenth of a second; this much only on a machine that is drowning."""
@@ -76,26 +85,41 @@ class Channel(asyncio.Protocol):
         if (frame := self._next()) is not None:
             return frame
         loop = asyncio.get_running_loop()
+        expired = False
+
+        def expire() -> None:
+            nonlocal expired
+            expired = True
+            self._tell()
+
+        # A timer of its own and not `asyncio.timeout`: every step of every program waits here.
+        timer = None if timeout is None else loop.call_later(timeout, expire)
         try:
-            async with asyncio.timeout(timeout):
-                while True:
-                    self._news = loop.create_future()
-                    await self._news
-                    if (frame := self._next()) is not None:
-                        return frame
-        except TimeoutError as error:
-            raise TimeoutError(f"no frame from the sandbox within {timeout} s") from error
+            while not expired:
+                self._news = loop.create_future()
+                await self._news
+                if (frame := self._next()) is not None:
+                    return frame
         finally:
             self._news = None
+            if timer is not None:
+                timer.cancel()
+        raise TimeoutError(f"no frame from the sandbox within {timeout} s")
 
     def _wanted(self) -> int:
         """How many bytes make the first frame; a header that breaks the rules wants no more than it has."""
         if len(self._bytes) < HEADER:
             return HEADER
         try:
-            return HEADER + payload_length(bytes(self._bytes[:HEADER]))
+            return HEADER + self._length()
         except ProtocolError:
             return HEADER
+
+    def _length(self) -> int:
+        """What the first header announces. Raises ProtocolError."""
+        # The mark in its first byte is looked at in `_read`; any other than 0 and 1 makes it too long.
+        start = 1 if self._bytes[0] == PASSED_ON else 0
+        return payload_length(self._bytes[start:HEADER])
 
     def _next(self) -> dict[str, Any] | None:
         """The first frame, None if it is not complete. Raises SandboxLost when it cannot come any more."""
@@ -105,14 +129,14 @@ class Channel(asyncio.Protocol):
                 raise SandboxLost(self._end)
             return None
         try:
-            payload_length(bytes(self._bytes[:HEADER]))
-            frame = decode(bytes(self._bytes[HEADER:wanted]))
+            self._length()
+            payload = bytes(self._bytes[HEADER:wanted])
+            return read_request(payload) if self._bytes[0] == PASSED_ON else decode(payload)
         except ProtocolError as error:
             raise SandboxLost(f"the sandbox sent a malformed frame: {error}") from error
         finally:
             del self._bytes[:wanted]
             self._mind_the_buffer()
-        return frame
 
     def _mind_the_buffer(self) -> None:
         """Read on while there is room, or while the first frame is not complete."""

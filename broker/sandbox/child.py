@@ -11,7 +11,7 @@ import os
 import select
 import time
 
-from broker.sandbox.protocol import HOST_VALUES, Feed, encode
+from broker.sandbox.protocol import Feed, framed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ else:
 HEAD = TAIL = 48 * 1024
 """Bytes of output kept from the start and from the end of a call."""
 CHUNK = 1 << 16
+TICK = 0.1
+"""Seconds between two rounds of collecting dead children while something runs."""
 
 _victim = os.open("/proc/self/oom_score_adj", os.O_RDWR)
 _own_score = os.read(_victim, 16)
@@ -134,6 +136,29 @@ class Worker:
         os.set_blocking(self.output, False)
         os.set_blocking(self.requests, False)
         self.handle = os.pidfd_open(self.pid)
+        self._next_round = 0.0
+        self._watched = select.poll()
+        for descriptor in (self.handle, self.replies, channel):
+            self._watched.register(descriptor, select.POLLIN)
+
+    def watch_output(self) -> None:
+        self._watched.register(self.output, select.POLLIN)
+
+    def attend(self, channel: int) -> None:
+        """Watch another channel than before."""
+        self._watched.unregister(self._channel)
+        self._watched.register(channel, select.POLLIN)
+        self._channel = channel
+
+    def watch(self, seconds: float) -> list[int]:
+        """Which of handle, replies, channel (and output) have news, waiting at most so long.
+
+        If it ended, what it wrote before is seen in the same look.
+        """
+        if (now := time.monotonic()) >= self._next_round:
+            self.reap()
+            self._next_round = now + TICK
+        return [descriptor for descriptor, _ in self._watched.poll(max(0.0, seconds) * 1000)]
 
     @staticmethod
     def _become(body: Body, limits: dict[str, Any], *pipes: int) -> NoReturn:
@@ -157,13 +182,20 @@ class Worker:
         except ChildProcessError:
             pass
 
-    def send(self, frame: dict[str, Any], seconds: float) -> None:
+    def send(self, payload: bytes, seconds: float) -> None:
         """Raises TimeoutError (an OSError) when the worker does not read: it may be stopped on purpose.
 
         Ends the sandbox when the host goes meanwhile.
         """
-        view = memoryview(encode(frame, HOST_VALUES))
-        end = time.monotonic() + seconds
+        data = framed(payload)
+        try:
+            written = os.write(self.requests, data)
+        except BlockingIOError:
+            written = 0
+        if written < len(data):
+            self._send_rest(memoryview(data)[written:], time.monotonic() + seconds)
+
+    def _send_rest(self, view: memoryview, end: float) -> None:
         poll = select.poll()
         poll.register(self.requests, select.POLLOUT)
         poll.register(self._channel, 0)  # only its end
@@ -175,13 +207,13 @@ class Worker:
                 raise TimeoutError
             view = view[os.write(self.requests, view) :]
 
-    def read_replies(self) -> list[dict[str, Any]]:
-        """Raises BrokenPipeError (an OSError) when no process holds the other end any more."""
+    def read_replies(self) -> list[bytes]:
+        """Payloads of frames. Raises BrokenPipeError (an OSError) when no process holds the other end."""
         data = os.read(self.replies, CHUNK)
         if not data:
             wait_readable([self.handle], 0.2)  # a process that ends closes its files a little earlier
             raise BrokenPipeError
-        return self.feed.add(data)
+        return self.feed.payloads(data)
 
     def drain(self, capture: Capture, chunks: int = 1) -> None:
         """Take what the output pipe holds, without waiting."""

@@ -1,5 +1,8 @@
 """Frames between the host and a sandbox: four bytes of length (big endian), then one JSON object in UTF-8.
 
+The first of the four bytes is 0, or `PASSED_ON` in a frame of the program's, which process 1 hands to the
+host unread. Process 1 writes that byte itself, so nothing that a program writes passes for process 1's word.
+
 Strict in both directions: at most 1 MiB, no NaN or infinity, no duplicate key, no lone surrogate, no nesting
 past 32 levels, no number of more than 400 characters. What comes from a sandbox is hostile, so it may neither
 unfold nor keep its reader busy: the number of values and the size of the text in memory are limited too, and
@@ -34,9 +37,16 @@ MAX_MEMORY = 9 << 18
 MAX_NUMBER = 400
 """Characters of a number: the time to read one grows with the square of its length."""
 HEADER = 4
+_READ = 1 << 13
+"""Bytes at once: more than most frames have, and little to ask of a process whose memory is used up."""
+PASSED_ON = 1
+PING = b'{"op":"ping"}'
+"""Payload of the one frame that process 1 answers by itself, whatever runs there: `{"op":"pong"}`."""
 
 
 _INFINITY = float("inf")
+_PLAIN = {str, float, bool, type(None)}
+"""Types whose values are looked at by the C encoder alone."""
 _INTEGERS = 10**MAX_NUMBER
 """The first one too long; with a minus sign, a tenth of it is."""
 
@@ -70,13 +80,12 @@ def _read_float(text: str) -> float:
 
 
 def _check_depth(value: Any, room: int = MAX_DEPTH) -> None:
-    if room < 0:
+    """Of a dictionary or list as it came from JSON."""
+    if not room and value:
         raise ProtocolError(f"nested deeper than {MAX_DEPTH}")
-    if isinstance(value, dict):
-        for item in value.values():  # pyright: ignore[reportUnknownVariableType]
-            _check_depth(item, room - 1)
-    elif isinstance(value, (list, tuple)):
-        for item in value:  # pyright: ignore[reportUnknownVariableType]
+    items: Any = value.values() if type(value) is dict else value  # pyright: ignore[reportUnknownVariableType]
+    for item in items:
+        if type(item) is dict or type(item) is list:
             _check_depth(item, room - 1)
 
 
@@ -88,10 +97,13 @@ def _check_form(value: Any, room: int = MAX_DEPTH) -> None:
         for key, item in value.items():  # pyright: ignore[reportUnknownVariableType]
             if type(key) is not str:  # pyright: ignore[reportUnknownArgumentType]
                 _check_keys(value)  # pyright: ignore[reportUnknownArgumentType]
-            _check_form(item, room - 1)
+            # Most are plain, and a call costs more than all else here.
+            if type(item) not in _PLAIN or not room:  # pyright: ignore[reportUnknownArgumentType]
+                _check_form(item, room - 1)
     elif isinstance(value, (list, tuple)):
         for item in value:  # pyright: ignore[reportUnknownVariableType]
-            _check_form(item, room - 1)
+            if type(item) not in _PLAIN or not room:  # pyright: ignore[reportUnknownArgumentType]
+                _check_form(item, room - 1)
     elif isinstance(value, int) and not -_INTEGERS // 10 < value < _INTEGERS:
         raise ProtocolError(f"number of more than {MAX_NUMBER} characters")
 
@@ -103,6 +115,8 @@ def _check_keys(value: dict[Any, Any]) -> None:
 
 def _check_values(payload: bytes, limit: int) -> None:
     """Count outside of strings, in a few passes of C over the bytes."""
+    if len(payload) <= limit:
+        return
     if payload.count(b",") + payload.count(b"[") + payload.count(b"{") <= limit:
         return  # strings counted, too
     if b"\\" in payload:  # then quotes inside of strings go first, so that the others delimit them
@@ -168,14 +182,19 @@ def encode(frame: Mapping[str, Any], values: int = MAX_VALUES) -> bytes:
         raise ProtocolError(f"frame of {len(payload)} bytes; the limit is {MAX_FRAME}")
     _check_memory(text)
     _check_values(payload, values)
-    return len(payload).to_bytes(HEADER, "big") + payload
+    return framed(payload)
+
+
+def framed(payload: bytes, mark: int = 0) -> bytes:
+    """A payload of legal length with its header."""
+    return ((mark << 24) + len(payload)).to_bytes(HEADER, "big") + payload
 
 
 def decode(payload: bytes, values: int = MAX_VALUES) -> dict[str, Any]:
     """One frame's payload. Raises ProtocolError."""
     _check_values(payload, values)
     # `encode` escapes control characters only; any other escape may be a surrogate, or widen the text.
-    escaped = payload.count(b"\\u") != payload.count(b"\\u00")
+    escaped = b"\\" in payload and payload.count(b"\\u") != payload.count(b"\\u00")
     try:
         text = payload.decode()
         _check_memory(text, wide=escaped)
@@ -190,11 +209,12 @@ def decode(payload: bytes, values: int = MAX_VALUES) -> dict[str, Any]:
         raise ProtocolError(str(error)) from None
     if not isinstance(value, dict):
         raise ProtocolError("not an object")
-    _check_depth(value)
+    if payload.count(b"{") + payload.count(b"[") > MAX_DEPTH:  # else it cannot be
+        _check_depth(value)
     return value  # pyright: ignore[reportUnknownVariableType]
 
 
-def payload_length(header: bytes) -> int:
+def payload_length(header: bytes | bytearray) -> int:
     """The length that a header announces. Raises ProtocolError past the limit."""
     length = int.from_bytes(header, "big")
     if length > MAX_FRAME:
@@ -211,35 +231,44 @@ class Feed:
 
     def add(self, data: bytes) -> list[dict[str, Any]]:
         """The frames that `data` completes. Raises ProtocolError at the first bad one."""
+        return [decode(payload, self._values) for payload in self.payloads(data)]
+
+    def payloads(self, data: bytes) -> list[bytes]:
+        """The same unread. Raises ProtocolError at the first that is too long."""
         pending = self._pending
+        if not pending and int.from_bytes(data[:HEADER], "big") + HEADER == len(data) <= MAX_FRAME:
+            return [data[HEADER:]]  # nearly always
         pending += data
-        frames: list[dict[str, Any]] = []
+        found: list[bytes] = []
         while len(pending) >= HEADER:
             end = HEADER + payload_length(bytes(pending[:HEADER]))
             if len(pending) < end:
                 break
-            frames.append(decode(bytes(pending[HEADER:end]), self._values))
+            found.append(bytes(pending[HEADER:end]))
             del pending[:end]
-        return frames
+        return found
 
 
 def write_all(descriptor: int, data: bytes) -> None:
     """Write every byte to a blocking descriptor. OSError passes through."""
-    view = memoryview(data)
-    while view:
-        view = view[_write(descriptor, view) :]
+    written = _write(descriptor, data)
+    while written < len(data):
+        written += _write(descriptor, memoryview(data)[written:])
 
 
-def read_frame(descriptor: int) -> dict[str, Any]:
-    """Read one frame of the host. EOFError at the descriptor's end, ProtocolError for a bad frame."""
+class Reader:
+    """Reads the host's frames from a blocking descriptor."""
 
-    def exactly(count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            chunk = _read(descriptor, count - len(data))
-            if not chunk:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._feed = Feed()
+        self._payloads: list[bytes] = []
+
+    def read(self) -> dict[str, Any]:
+        """Wait for one frame. EOFError at the descriptor's end, ProtocolError for a bad frame."""
+        while not self._payloads:
+            data = _read(self._descriptor, _READ)
+            if not data:
                 raise EOFError
-            data += chunk
-        return data
-
-    return decode(exactly(payload_length(exactly(HEADER))), HOST_VALUES)
+            self._payloads = self._feed.payloads(data)
+        return decode(self._payloads.pop(0), HOST_VALUES)

@@ -12,8 +12,19 @@ import sys
 import time
 
 from broker.sandbox import workers
-from broker.sandbox.child import CHUNK, Capture, Worker, kill_everything, wait_readable
-from broker.sandbox.protocol import HOST_VALUES, Feed, ProtocolError, decode, encode, write_all
+from broker.sandbox.child import CHUNK, TICK, Capture, Worker, kill_everything, wait_readable
+from broker.sandbox.protocol import (
+    HEADER,
+    HOST_VALUES,
+    PASSED_ON,
+    PING,
+    Feed,
+    ProtocolError,
+    decode,
+    encode,
+    framed,
+    write_all,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,8 +39,8 @@ GRACE = 1.0
 """Seconds between the interrupt at the deadline and the kill."""
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 _PR_SET_SECCOMP, _FILTER = 22, 2
-_TICK = 0.1
-"""Seconds between two rounds of collecting dead children while a call runs."""
+_REHEARSALS = 2
+"""Python makes code that ran twice faster, and what runs first meets the page faults that follow a fork."""
 
 
 def _make_unreadable() -> None:
@@ -64,11 +75,12 @@ class Host:
         self.descriptor = descriptor
         self._output = descriptor if output is None else output
         self._end = time.monotonic() + wall_seconds
-        self._feed = Feed(HOST_VALUES)
-        self._frames: list[dict[str, Any]] = []
+        self._feed = Feed()
+        self._waiting: list[bytes] = []
 
-    def send(self, frame: dict[str, Any]) -> None:
-        write_all(self._output, encode(frame))
+    def write(self, data: bytes) -> None:
+        """Whole frames."""
+        write_all(self._output, data)
 
     def remaining(self) -> float:
         """Seconds until this sandbox ends by itself, whatever the host does."""
@@ -82,21 +94,21 @@ class Host:
         data = os.read(self.descriptor, CHUNK)
         if not data:
             os._exit(0)
-        for frame in self._feed.add(data):
-            if frame == {"op": "ping"}:
-                self.send({"op": "pong"})
+        for payload in self._feed.payloads(data):
+            if payload == PING:
+                self.write(encode({"op": "pong"}))
             else:
-                self._frames.append(frame)
+                self._waiting.append(payload)
 
-    def waiting(self) -> dict[str, Any] | None:
-        return self._frames.pop(0) if self._frames else None
+    def waiting(self) -> bytes | None:
+        return self._waiting.pop(0) if self._waiting else None
 
-    def receive(self) -> dict[str, Any]:
-        """Wait for the host's next frame."""
-        while (frame := self.waiting()) is None:
+    def receive(self) -> bytes:
+        """Wait for the payload of the host's next frame."""
+        while (payload := self.waiting()) is None:
             if wait_readable([self.descriptor], self.remaining()):
                 self.pump()
-        return frame
+        return payload
 
 
 def _signal_all(number: int) -> None:
@@ -107,6 +119,7 @@ def _signal_all(number: int) -> None:
         pass
 
 
+_REHEARSED_CODE = "rows = open('/etc/passwd').read().split()\nprint(rows[0], len(rows))"
 _LOST = "The Python process %s. A fresh one was started: all variables are gone, files in /work stay."
 
 
@@ -117,41 +130,47 @@ class Execution:
         self._host, self._limits = host, limits
         self._calls = 0
         """Replies carry the number of their call, so that a late one is not taken for the next."""
-        # Born before it is needed, and made to run nothing once: a sandbox in a pool has the time for the
-        # page faults that follow a fork, some milliseconds.
+        # Born before it is needed, and made to run something: a sandbox in a pool has the time.
         self._worker: Worker | None = self._start()
-        if self._await_reply(self._worker, "", START_SECONDS, Capture())[0] is None:
-            os._exit(4)
+        for _ in range(_REHEARSALS):
+            capture = Capture()
+            if self._await_reply(self._worker, _REHEARSED_CODE, START_SECONDS, capture)[0] is None:
+                os._exit(4)
+            self._worker.drain(capture, chunks=64)
+            self._observation("", capture)
 
     def _start(self) -> Worker:
-        return Worker(workers.run_execution, self._limits, self._host.descriptor)
+        worker = Worker(workers.run_execution, self._limits, self._host.descriptor)
+        worker.watch_output()
+        return worker
 
     def serve(self) -> NoReturn:
         while True:
-            frame = self._host.receive()
+            frame = decode(self._host.receive(), HOST_VALUES)
             if frame["op"] == "collect":
                 self._collect(int(frame["bytes"]), int(frame["entries"]))
             else:
-                self._host.send(self._call(str(frame["code"]), float(frame["seconds"])))
+                self._host.write(self._call(frame["code"], float(frame["seconds"])))
 
     def _collect(self, most_bytes: int, most_entries: int) -> None:
         """Send /work as it is now. Nothing else runs meanwhile, and everything runs on afterwards."""
         from broker.sandbox.archive import send_archive  # seldom needed
 
         _signal_all(SIGSTOP)
-        send_archive("/work", most_bytes, most_entries, self._host.send)
+        send_archive("/work", most_bytes, most_entries, lambda frame: self._host.write(encode(frame)))
         _signal_all(SIGCONT)
 
     def _bury(self) -> str:
         """End the worker, if it died since the last call; what is to be said about that."""
-        if self._worker is None or not wait_readable([self._worker.handle], 0.0):
+        if self._worker is None or self._worker.handle not in self._worker.watch(0.0):
             return ""
         if not self._calls:
             os._exit(4)  # nobody's code has run yet, so it is no observation
         how, self._worker = self._worker.end(), None
         return _LOST % how
 
-    def _call(self, code: str, seconds: float) -> dict[str, Any]:
+    def _call(self, code: str, seconds: float) -> bytes:
+        """The frame that answers it."""
         buried = self._bury()
         worker = self._worker or self._start()
         self._worker = worker
@@ -168,15 +187,23 @@ class Execution:
             error = f"TimeoutError: the call did not finish within {seconds:g} seconds.\n{error}".rstrip()
         if buried:
             error = f"{buried}\n{error}".rstrip()
+        return self._observation(error, capture, worker_lost=lost or bool(buried), timed_out=timed_out)
+
+    @staticmethod
+    def _observation(
+        error: str, capture: Capture, *, worker_lost: bool = False, timed_out: bool = False
+    ) -> bytes:
         stdout, truncated = capture.text()
-        return {
-            "op": "observation",
-            "stdout": stdout,
-            "error": error,
-            "output_truncated": truncated,
-            "worker_lost": lost or bool(buried),
-            "timed_out": timed_out,
-        }
+        return encode(
+            {
+                "op": "observation",
+                "stdout": stdout,
+                "error": error,
+                "output_truncated": truncated,
+                "worker_lost": worker_lost,
+                "timed_out": timed_out,
+            }
+        )
 
     def _await_reply(
         self, worker: Worker, code: str, seconds: float, capture: Capture
@@ -185,7 +212,8 @@ class Execution:
         deadline = time.monotonic() + seconds
         interrupted = False
         try:
-            worker.send({"id": self._calls, "code": code}, seconds + GRACE)
+            request = encode({"id": self._calls, "code": code}, HOST_VALUES)
+            worker.send(request[HEADER:], seconds + GRACE)
             while True:
                 left = deadline + (GRACE if interrupted else 0.0) - time.monotonic()
                 if left <= 0 and interrupted:
@@ -194,16 +222,14 @@ class Execution:
                     interrupted = True
                     os.kill(worker.pid, SIGINT)
                     continue
-                watched = [worker.handle, worker.replies, worker.output, self._host.descriptor]
-                ready = wait_readable(watched, min(left, _TICK, self._host.remaining()))
-                worker.reap()
+                ready = worker.watch(min(left, TICK, self._host.remaining()))
                 if self._host.descriptor in ready:
                     self._host.pump()
                 if worker.output in ready:
                     worker.drain(capture)
                 if worker.replies in ready:
-                    for reply in worker.read_replies():
-                        if reply.get("id") == self._calls:
+                    for payload in worker.read_replies():
+                        if (reply := decode(payload)).get("id") == self._calls:
                             return reply, interrupted
                 elif worker.handle in ready:
                     return None, interrupted
@@ -213,76 +239,94 @@ class Execution:
             return None, interrupted
 
 
-_REQUESTS = {"generate": "messages", "execute": "code", "submit": "text"}
+class _Rehearsal(Host):
+    """In the host's place while a program runs that is nobody's: answers all that it asks with nothing."""
+
+    def __init__(self) -> None:
+        answers, self._answers = os.pipe()
+        super().__init__(answers, START_SECONDS)
+
+    def write(self, data: bytes) -> None:
+        os.write(self._answers, framed(b'{"op":"result","value":{"stdout":"","error":""}}'))
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        os.close(self._answers)
 
 
-def _request_error(frame: dict[str, Any]) -> str:
-    """Why a frame of the program is no legal request; empty when it is one."""
-    op = frame.get("op")
-    if op == "end" and set(frame) == {"op"}:
-        return ""
-    if op == "error" and set(frame) == {"op", "kind", "traceback"}:
-        return (
-            ""
-            if frame["kind"] in ("crash", "protocol") and isinstance(frame["traceback"], str)
-            else "bad error"
-        )
-    if isinstance(op, str) and op in _REQUESTS and set(frame) == {"op", _REQUESTS[op]}:
-        return ""
-    return f"unknown request {str(op)[:40]!r}"
+_REHEARSED_PROGRAM = """
+def run(task, api):
+    messages = [{'role': 'system', 'content': task['system']}, {'role': 'user', 'content': task['prompt']}]
+    for code in ("print(1)", "print(2)"):
+        messages.append({'role': 'assistant', 'content': api.generate(messages)['error']})
+        messages.append({'role': 'user', 'content': str(api.execute(code)), 'source': 'tool'})
+    api.submit('')
+"""
+
+
+def _rehearse(worker: Worker) -> None:
+    task: dict[str, Any] = {"prompt": "", "system": "", "files": [], "budgets": {"model_calls": 1}}
+    start = encode({"op": "rehearse", "program": _REHEARSED_PROGRAM, "task": task})[HEADER:]
+    rehearsal = _Rehearsal()
+    worker.attend(rehearsal.descriptor)
+    for _ in range(_REHEARSALS):
+        if _relay(rehearsal, worker, start) != framed(b'{"op":"end"}', PASSED_ON):
+            os._exit(4)
+    rehearsal.close()
 
 
 def serve_controller(host: Host, limits: dict[str, Any]) -> NoReturn:
     """Run one program and carry its requests to the host and the answers back."""
     worker = Worker(workers.run_program, limits, host.descriptor)  # early, as in execution
-    if not wait_readable([worker.replies], START_SECONDS) or worker.read_replies() != [{"op": "end"}]:
-        os._exit(4)
+    _rehearse(worker)
+    worker.attend(host.descriptor)
     start = host.receive()
-    if wait_readable([worker.handle], 0.0):
+    if worker.handle in worker.watch(0.0):
         os._exit(4)
-    host.send(_relay(host, worker, start))
+    host.write(_relay(host, worker, start))
     kill_everything()
     while True:
         host.receive()
 
 
-def _relay(host: Host, worker: Worker, start: dict[str, Any]) -> dict[str, Any]:
-    """Hand over the program, pump frames until it ends; returns its last one."""
+_LAST = (b'{"op":"end"', b'{"op":"error"')
+"""How the frames begin that end a program. One that is written otherwise ends it at the host."""
+
+
+def _relay(host: Host, worker: Worker, start: bytes) -> bytes:
+    """Hand over the program, pump frames, unread, until it ends; returns the last one."""
     waiting = False
     try:
         worker.send(start, host.remaining())
         while True:
-            # The handle first: if it says "ended", what was written before is seen in the same look.
-            ready = wait_readable(
-                [worker.handle, worker.replies, host.descriptor], min(1.0, host.remaining())
-            )
-            worker.reap()
+            ready = worker.watch(min(1.0, host.remaining()))
             if host.descriptor in ready:
                 host.pump()
                 while (answer := host.waiting()) is not None:
                     waiting = False
                     worker.send(answer, host.remaining())
-            frames = worker.read_replies() if worker.replies in ready else []
-            for frame in frames:
-                if fault := _request_error(frame):
-                    return {"op": "error", "kind": "protocol", "traceback": fault}
-                if frame["op"] in ("end", "error"):
-                    return frame
+            payloads = worker.read_replies() if worker.replies in ready else ()
+            for payload in payloads:
+                if payload.startswith(_LAST):
+                    return framed(payload, PASSED_ON)
                 if waiting:
-                    fault = "a second request before the answer to the first"
-                    return {"op": "error", "kind": "protocol", "traceback": fault}
+                    return _failure("protocol", "a second request before the answer to the first")
                 waiting = True
-                host.send(frame)
+                host.write(framed(payload, PASSED_ON))
             if worker.handle in ready and worker.replies not in ready:  # a child of it holds the other end
                 raise BrokenPipeError
     except ProtocolError as error:
-        return {"op": "error", "kind": "protocol", "traceback": f"malformed request: {error}"}
+        return _failure("protocol", f"malformed request: {error}")
     except (BrokenPipeError, TimeoutError):
         worker.reap()
         text = "the program closed its channel to the host"
         if worker.status is not None:
             text = f"the program's process {worker.end()} without finishing run(task, api)"
-        return {"op": "error", "kind": "crash", "traceback": text}
+        return _failure("crash", text)
+
+
+def _failure(kind: str, text: str) -> bytes:
+    return encode({"op": "error", "kind": kind, "traceback": text})
 
 
 def _connect(path: str) -> int:
@@ -312,7 +356,7 @@ def main() -> NoReturn:
         channel = settings["channel"] if "channel" in settings else _connect(settings["socket"])
         os.set_inheritable(channel, False)
     host = Host(channel, limits["wall_seconds"], output)
-    host.send({"op": "ready"})
+    host.write(encode({"op": "ready"}))
     if settings["role"] == "controller":
         serve_controller(host, limits)
     Execution(host, limits).serve()

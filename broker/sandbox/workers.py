@@ -13,7 +13,7 @@ import sys
 import types
 from _thread import allocate_lock
 
-from broker.sandbox.protocol import ProtocolError, encode, read_frame, write_all
+from broker.sandbox.protocol import ProtocolError, Reader, encode, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,20 +107,23 @@ def run_execution(requests: int, replies: int, output: int) -> NoReturn:
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
     sources: dict[str, str] = {}
     reserve = b""
+    reader = Reader(requests)
     while True:
-        frame = read_frame(requests)
+        frame = reader.read()
         code: str = frame["code"]
         signal(SIGINT, interrupt)
         _fresh_streams(null, output)
         name = f"<execute {len(sources) + 1}>"
-        if frame["id"]:  # call 0 is the supervisor's own rehearsal
+        namespace: dict[str, Any] = {}  # of call 0, which is the supervisor's own rehearsal
+        if frame["id"]:
             sources[name] = code
+            namespace = module.__dict__
         error = ""
         reserve = reserve or _reserve()
         try:
             try:
                 interrupt.armed = True
-                exec(compile(code, name, "exec"), module.__dict__)
+                exec(compile(code, name, "exec"), namespace)
             finally:
                 interrupt.armed = False
         except SystemExit as caught:
@@ -142,7 +145,7 @@ def run_execution(requests: int, replies: int, output: int) -> NoReturn:
 class Api:
     """What the program holds as `api`: three blocking calls to the host (HOST-01), and what is left."""
 
-    def __init__(self, requests: int, replies: int, budgets: dict[str, Any]) -> None:
+    def __init__(self, reader: Reader, replies: int, budgets: dict[str, Any]) -> None:
         lock = allocate_lock()
         names = ("model_calls", "tool_calls", "user_turns", "context_tokens", "seconds")
         left: dict[str, Any] = {name: budgets.get(name) for name in names}
@@ -152,7 +155,7 @@ class Api:
             data = encode(frame)
             with lock:
                 write_all(replies, data)
-                answer = read_frame(requests)
+                answer = reader.read()
             left.update(answer.get("left", {}))
             notice[0] = answer.get("notice")
             return answer["value"]
@@ -186,34 +189,36 @@ class Api:
 def run_program(requests: int, replies: int, output: int) -> NoReturn:
     """Wait for the harness program, load it, call its `run(task, api)`, report how that ended."""
     os.close(output)
-    # A rehearsal, which the supervisor waits for: page faults after the fork, before anybody waits.
-    exec(compile("def run(task, api):\n    str([task])\nrun({}, None)", "", "exec"), {})
-    write_all(replies, encode({"op": "end"}))
-    start = read_frame(requests)
-    program: str = start["program"]
-    task: dict[str, Any] = start["task"]
+    reader = Reader(requests)
+    while True:
+        start = reader.read()
+        end = _run_program(start["program"], start["task"], reader, replies)
+        try:
+            write_all(replies, encode(end))
+        except (OSError, ProtocolError):
+            _exit(1)
+        if start["op"] != "rehearse":  # the supervisor's own, before anybody waits
+            _exit(0)
+
+
+def _run_program(program: str, task: dict[str, Any], reader: Reader, replies: int) -> dict[str, Any]:
     name = "<harness>"
     module = types.ModuleType("harness")
     sys.modules["harness"] = module
     # A program that asks the keyboard is told nothing instead of being stopped.
     builtins.input = lambda prompt="", /: ""
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
-    end: dict[str, Any] = {"op": "end"}
     try:
         exec(compile(program, name, "exec"), module.__dict__)
         run = module.__dict__.get("run")
         if callable(run):
-            run(task, Api(requests, replies, task.get("budgets", {})))
+            run(task, Api(reader, replies, task.get("budgets", {})))
         else:
             text = "the program defines no function run(task, api)"
-            end = {"op": "error", "kind": "protocol", "traceback": text}
+            return {"op": "error", "kind": "protocol", "traceback": text}
     except SystemExit as caught:
         if text := _exit_error(caught):
-            end = {"op": "error", "kind": "crash", "traceback": text}
+            return {"op": "error", "kind": "crash", "traceback": text}
     except BaseException as caught:
-        end = {"op": "error", "kind": "crash", "traceback": describe(caught, {name: program})}
-    try:
-        write_all(replies, encode(end))
-    except (OSError, ProtocolError):
-        _exit(1)
-    _exit(0)
+        return {"op": "error", "kind": "crash", "traceback": describe(caught, {name: program})}
+    return {"op": "end"}

@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,14 +27,20 @@ def open_sandboxes(kind: Any) -> SandboxFactory:
 
 
 class StubModel:
-    """Answers at once, with ids that were made beforehand: what remains is the broker's own cost."""
+    """Answers at once, with ids that were made beforehand: what remains is the broker's own cost.
+
+    No answer comes again before a thousand others, for the host remembers the ids of texts that do.
+    """
 
     def __init__(self, text: str = "I look at the table and then I answer.") -> None:
-        ids = (*template().encode_text(text), *template().end_ids)
-        self._completion = Completion(token_ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop")
+        texts = [f"{text} This is number {number}." for number in range(1_100)]
+        ids = [(*template().encode_text(each), *template().end_ids) for each in texts]
+        self._completions = cycle(
+            Completion(token_ids=each, logprobs=(-0.5,) * len(each), finish_reason="stop") for each in ids
+        )
 
     async def complete(self, prompt_ids: tuple[int, ...], sampling: Sampling) -> Completion:
-        return self._completion
+        return next(self._completions)
 
 
 @dataclass(frozen=True)

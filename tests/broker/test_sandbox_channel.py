@@ -8,7 +8,7 @@ import pytest
 
 from broker.errors import SandboxLost
 from broker.sandbox.channel import BUFFER, Channel
-from broker.sandbox.protocol import MAX_FRAME, encode
+from broker.sandbox.protocol import MAX_FRAME, PASSED_ON, encode, framed
 
 
 @pytest.fixture
@@ -93,6 +93,47 @@ async def test_a_flood_waits_in_the_sandbox_and_not_in_the_host(ends: Ends, size
     for _ in range(count):
         assert await channel.receive(5) == frame
     await sending
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        *(b'{"op":"ready"}', b'{"op":"pong"}', b'{"op":"observation","stdout":""}', b"{}", b'{"op":["end"]}'),
+        *(b'{"op":"error","kind":"ours","traceback":""}', b'{"op":"end","op":"end"}', b"[]", b"\xff", b""),
+    ],
+)
+async def test_nothing_that_a_program_writes_passes_for_process_1(ends: Ends, payload: bytes) -> None:
+    channel, inner = ends
+    await send(inner, framed(payload, PASSED_ON) + framed(b'{"op":"pong"}'))
+    broken = await channel.receive(5)
+    assert (broken["op"], broken["kind"]) == ("error", "protocol"), "its own fault, and no loss of a sandbox"
+    assert await channel.receive(5) == {"op": "pong"}, "process 1 says the same unmarked"
+
+
+@pytest.mark.parametrize(
+    "frame", [{"op": "generate", "messages": 1}, {"op": "end"}, {"op": "submit", "text": 1}]
+)
+async def test_a_request_that_was_passed_on_is_read_as_it_is(ends: Ends, frame: dict[str, object]) -> None:
+    channel, inner = ends
+    await send(inner, framed(encode(frame)[4:], PASSED_ON))
+    assert await channel.receive(5) == frame
+
+
+@pytest.mark.parametrize("mark", [2, 0x7F, 0xFF])
+async def test_a_mark_that_nobody_makes_is_a_lost_sandbox(ends: Ends, mark: int) -> None:
+    channel, inner = ends
+    await send(inner, framed(b'{"op":"end"}', mark))
+    with pytest.raises(SandboxLost, match="malformed"):
+        await channel.receive(5)
+
+
+async def test_who_waits_no_time_is_told_at_once_and_loses_nothing(ends: Ends) -> None:
+    channel, inner = ends
+    for timeout in (0.0, -1.0, 1e-9):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(channel.receive(timeout), 5)
+    await send(inner, encode({"op": "later"}))
+    assert await channel.receive(5) == {"op": "later"}
 
 
 async def test_a_header_past_the_limit_is_refused_and_what_follows_it_not_stored(ends: Ends) -> None:

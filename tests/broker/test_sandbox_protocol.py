@@ -20,10 +20,12 @@ from broker.sandbox.protocol import (
     MAX_MEMORY,
     MAX_NUMBER,
     MAX_VALUES,
+    PASSED_ON,
     Feed,
     ProtocolError,
     decode,
     encode,
+    framed,
 )
 from tests.fixtures.heavy_frames import HEAVY
 
@@ -213,10 +215,11 @@ def test_a_hostile_stream_gives_frames_or_a_refusal_and_nothing_else(parts: list
             return
 
 
+@pytest.mark.parametrize("mark", [0, PASSED_ON])
 @pytest.mark.parametrize("name", HEAVY)
-async def test_no_frame_costs_the_host_more_than_8_mib(name: str) -> None:
+async def test_no_frame_costs_the_host_more_than_8_mib(name: str, mark: int) -> None:
     """The bytes themselves counted. What the same frames cost in time: `./run bench frame_cost`."""
-    stream = len(HEAVY[name]).to_bytes(HEADER, "big") + HEAVY[name]
+    stream = framed(HEAVY[name], mark)
     tracemalloc.start()
     try:
         channel = Channel()

@@ -1,15 +1,17 @@
 """The host's chat template gives the ids that transformers gives, for any model folder."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
 from broker.errors import ModelUnavailable
-from broker.template import ChatTemplate
+from broker.template import ChatTemplate, _control_pattern
 from tests.fixtures.build_tiny_model import build
 from tests.fixtures.episodes import TINY_MODEL, template
 
@@ -84,6 +86,63 @@ def test_any_text_survives_encoding_and_decoding(text: str) -> None:
     ids = template().encode_text(text)
     assert template().decode(ids) == text
     assert template().count(text) == len(ids)
+
+
+_PIECES = st.lists(
+    st.sampled_from(["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|im_", "|>", " ", "\n", "a", "12"])
+    | st.text(max_size=12),
+    max_size=12,
+)
+
+
+@pytest.mark.spec("HOST-06")
+@settings(max_examples=300, deadline=None)
+@given(_PIECES.map("".join))
+def test_ids_of_remembered_messages_are_those_of_the_whole_text(text: str) -> None:
+    assert template()._between is not None, "this tokenizer falls into pieces"
+    whole = template()._tokenizer.encode(text, add_special_tokens=False).ids
+    for _ in range(2):
+        assert template().encode_text(text) == tuple(whole)
+
+
+def _edited(tokenizer: Tokenizer, change: Callable[[dict[str, Any]], object]) -> Tokenizer:
+    plain = json.loads(tokenizer.to_str())
+    change(plain)
+    return Tokenizer.from_str(json.dumps(plain))
+
+
+@pytest.mark.spec("HOST-06")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda plain: plain["added_tokens"][0].update(rstrip=True),
+        lambda plain: plain["added_tokens"][-1].update(normalized=True),
+        lambda plain: plain["added_tokens"].clear(),
+        lambda plain: plain.update(normalizer={"type": "Prepend", "prepend": "_"}),
+        lambda plain: plain.update(
+            pre_tokenizer={
+                "type": "Sequence",
+                "pretokenizers": [
+                    {"type": "Digits", "individual_digits": True},
+                    {"type": "Metaspace", "replacement": "_", "prepend_scheme": "first", "split": True},
+                ],
+            }
+        ),
+    ],
+    ids=[
+        "takes space along",
+        "normalised first",
+        "no control tokens",
+        "prepends",
+        "looks at the start",
+    ],
+)
+def test_a_tokenizer_that_looks_beyond_a_message_is_given_the_whole_text(
+    change: Callable[[dict[str, Any]], object],
+) -> None:
+    tokenizer = template()._tokenizer
+    assert _control_pattern(tokenizer) is not None
+    assert _control_pattern(_edited(tokenizer, change)) is None
 
 
 def test_special_tokens_are_left_out_of_decoded_text_and_end_ids_are_read() -> None:

@@ -127,6 +127,11 @@ CHANNEL = [
     malformed("a terminal's commands", frame(b'{"op":"\\u001b[2J"}'), r"^unknown request '\\x1b\[2J'$"),
     malformed("the host's answer", frame(b'{"op":"result","value":1}'), "^unknown request 'result'$"),
     malformed("readiness", frame(b'{"op":"ready"}'), "^unknown request 'ready'$"),
+    malformed("a sign of life", frame(b'{"op":"pong"}'), "^unknown request 'pong'$"),
+    malformed("an end with more in it", frame(b'{"op":"end","value":1}'), "^unknown request 'end'$"),
+    malformed(
+        "the mark of process 1", b"\x01" + frame(b'{"op":"end"}')[1:], "malformed request: frame of 16777228"
+    ),
     malformed(
         "an observation", frame(b'{"op":"observation","stdout":"","x":0}'), "^unknown request 'observation'$"
     ),
@@ -144,6 +149,11 @@ CHANNEL = [
         forging(frame(b'{"op":"generate","messages":[]}') + frame(b'{"op":"submit","text":"a"}')),
         ("protocol", "^a second request before the answer to the first$"),
         [ASKED],
+    ),
+    Program(
+        "an end that is written otherwise",
+        forging(frame(b'{ "op" : "end" }'), then="pass"),
+        "end",
     ),
     Program("half a frame", forging(b"\x00\x00\x01\x00{", then="while True: time.sleep(9)"), "silence"),
     Program(
