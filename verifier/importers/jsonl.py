@@ -7,15 +7,14 @@ The fields are those of `Entry`; `docs/releases.md` shows a whole file. The answ
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from verifier.importers.base import MAX_ROW_BYTES, Problem, Row, compose_prompt, letter_options
+from verifier.importers.texts import numbered_lines
 from verifier.layout import ReleaseError, describe, is_plain
 from verifier.task import AnswerFormat, Question, Split
-
-_CHUNK: Final = 1 << 20
 
 
 class Entry(BaseModel):
@@ -69,7 +68,7 @@ class JsonLines:
 
     def rows(self) -> Iterator[Row | Problem]:
         """One row a line; empty lines are passed over."""
-        for number, line in _lines(self._path):
+        for number, line in numbered_lines(self._path):
             where = f"{self._path.name} line {number}"
             if line is None:
                 yield Problem("malformed-row", where, f"longer than {MAX_ROW_BYTES >> 20} MiB")
@@ -121,22 +120,3 @@ class JsonLines:
 def _reference(entry: Entry, answer: str) -> dict[str, Any]:
     numbers = {"absolute": entry.absolute, "relative": entry.relative, "unit": entry.unit}
     return {"answer": answer} | {name: value for name, value in numbers.items() if value}
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
-    """Numbered lines, None for one that is too long to be a row. Never more than one in memory."""
-    try:
-        with path.open("rb") as handle:
-            number = 0
-            while line := handle.readline(MAX_ROW_BYTES + 1):
-                number += 1
-                if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
-                if len(line) <= MAX_ROW_BYTES:
-                    yield number, line
-                    continue
-                while line and not line.endswith(b"\n"):
-                    line = handle.readline(_CHUNK)
-                yield number, None
-    except OSError as error:
-        raise ReleaseError(f"{path}: {error.strerror}") from None
