@@ -151,6 +151,37 @@ def verify(name: Name, debug: Debug = False) -> None:
 
 
 @app.command()
+def audit(
+    name: Name,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the audit as JSON.")] = False,
+    page: Annotated[Path | None, typer.Option(help="Write the audit as an HTML page too.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Show what a release's tasks give away, share between splits, and find in the lake.
+
+    Example: rinr release audit open-genomics --page audit.html
+    """
+
+    def work() -> None:
+        from report.audit_page import write
+        from report.audit_view import show_audit
+        from verifier.audit_release import audit_of
+        from verifier.layout import read_header
+        from verifier.release import locate
+
+        folder = locate(name)
+        header, found = read_header(folder), audit_of(folder)
+        if as_json:
+            typer.echo(found.model_dump_json(indent=1))
+        else:
+            show_audit(header.name, found, Console())
+        if page is not None:
+            typer.echo(f"page: {write(header.name, header.digest, found, page)}", err=as_json)
+
+    run_command(work, debug)
+
+
+@app.command()
 def show(name: Name, debug: Debug = False) -> None:
     """Show what a release or a draft holds: tasks by subtopic and split, sources, what was left out.
 

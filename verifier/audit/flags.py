@@ -91,18 +91,19 @@ def _balance(balance: Balance) -> Iterator[Flag]:
 
 def _overlap(overlap: Overlap, duplicates: Duplicates) -> Iterator[Flag]:
     for shared in overlap.groups:
-        text = f"{_between(shared)} {shared.count} material groups ({shared.tasks} {shared.other} tasks)"
+        text = f"{_between(shared)} {_number(shared.count, 'material group')} {_tasks(shared)}"
         yield Flag(code="shared-groups", level="warning", text=text)
     for pairs in overlap.passages:
         if pairs.undeclared:
             text = (
-                f"{_between(pairs)} passages in {pairs.undeclared} pairs of tasks that declare no common "
-                f"group{_example(pairs)}"
+                f"{_between(pairs)} passages in {_number(pairs.undeclared, 'pair')} of tasks that declare no "
+                f"common group{_example(pairs)}"
             )
             yield Flag(code="undeclared-passages", level="warning", text=text)
     for pairs in duplicates.same:
         if pairs.one != pairs.other:
-            text = f"{pairs.tasks} {pairs.other} tasks are also in {pairs.one}{_example(pairs)}"
+            some = "1 task is" if pairs.tasks == 1 else f"{pairs.tasks} tasks are"
+            text = f"{some} in {pairs.other} and in {pairs.one} too{_example(pairs)}"
             yield Flag(code="duplicates", level="warning", text=text)
         else:
             text = (
@@ -110,7 +111,7 @@ def _overlap(overlap: Overlap, duplicates: Duplicates) -> Iterator[Flag]:
             )
             yield Flag(code="duplicates", level="note", text=text)
     for shared in overlap.entities:
-        text = f"{_between(shared)} {shared.count} rare names ({shared.tasks} {shared.other} tasks)"
+        text = f"{_between(shared)} {_number(shared.count, 'rare name')} {_tasks(shared)}"
         yield Flag(code="shared-names", level="note", text=text)
 
 
@@ -120,7 +121,8 @@ def _answers(answerability: Answerability) -> Iterator[Flag]:
         text = f"guess only: no lake file holds the answers of {len(guesses)} subtopics: {_some(guesses)}"
         yield Flag(code="guess-only", level="note", text=text)
     if answerability.unanswerable_total:
-        text = f"{answerability.unanswerable_total} tasks of answerable subtopics have no answer in the lake"
+        number = _number(answerability.unanswerable_total, "task")
+        text = f"{number} of subtopics that the lake answers without an answer in it"
         yield Flag(code="unanswerable", level="note", text=text)
     for skipped in answerability.files_skipped:
         yield Flag(code="lake-file", level="note", text=skipped)
@@ -128,6 +130,14 @@ def _answers(answerability: Answerability) -> Iterator[Flag]:
 
 def _between(item: Pairs | Shared) -> str:
     return f"{item.one} and {item.other} share"
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _tasks(shared: Shared) -> str:
+    return f"({_number(shared.tasks, f'{shared.other} task')})"
 
 
 def _example(pairs: Pairs) -> str:
