@@ -1,6 +1,6 @@
 """Runs attempts: retries what is ours, keeps the order, holds one shared limit (SEL-03, architecture 5).
 
-A failure of ours (`SandboxLost`, `ModelUnavailable`) is retried with a growing pause. What then still
+A failure of ours (`errors.OURS`) is retried with a growing pause. What then still
 fails is `Lost` where the caller can mask it, and otherwise an exception, raised after the running
 siblings have finished. Must not know selection, statistics or training.
 """
@@ -14,7 +14,7 @@ from typing import Any, Final
 from broker.attempt import Attempt, Lost, Reply, Researcher, task_seed
 from broker.budgets import Budgets
 from broker.episode import Episode
-from broker.errors import ModelUnavailable, SandboxLost
+from broker.errors import OURS
 from broker.limiter import Limiter
 from broker.model import ChatTaskModel, TaskModel
 from broker.record import GradedEpisode
@@ -85,7 +85,7 @@ class Broker:
         )
 
     async def run(self, attempt: Attempt, researcher: Researcher | None = None) -> GradedEpisode:
-        """One graded episode. Raises `SandboxLost` or `ModelUnavailable` when all tries failed."""
+        """One graded episode. Raises one of `OURS` when all tries failed."""
         async with self.limiter.slot() as waited:
             return await self._try(attempt, researcher, waited)
 
@@ -94,7 +94,7 @@ class Broker:
         while True:
             try:
                 graded = await Episode(self.services, attempt, researcher).run()
-            except (SandboxLost, ModelUnavailable) as error:
+            except OURS as error:
                 failures.append(f"{type(error).__name__}: {error}")
                 if len(failures) > self.retries:
                     raise
@@ -115,7 +115,7 @@ class Broker:
         the first loss, the running ones end (and reach `progress`), and the loss is raised. Cancelling
         closes every sandbox.
         """
-        first_loss: SandboxLost | ModelUnavailable | None = None
+        first_loss: Exception | None = None
 
         async def one(attempt: Attempt) -> Result:
             nonlocal first_loss
@@ -124,7 +124,7 @@ class Broker:
                     return Lost(attempt, "not begun after an earlier loss")
                 try:
                     graded = await self._try(attempt, researcher, waited)
-                except (SandboxLost, ModelUnavailable) as error:
+                except OURS as error:
                     if not masked_ok and first_loss is None:
                         first_loss = error
                     return Lost(attempt, f"{type(error).__name__}: {error}")

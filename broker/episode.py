@@ -2,8 +2,8 @@
 
 The program asks, the host decides: it verifies sources, clips, counts, calls the model, runs tools,
 grades the first submission and writes the record. What the program does wrong or uses up becomes the
-record's stop reason; `SandboxLost` and `ModelUnavailable` leave as exceptions, for nothing may be
-concluded then. Must not know how harnesses evolve or models learn.
+record's stop reason; faults of ours (`errors.OURS`) leave as exceptions, for nothing may be concluded then.
+Must not know how harnesses evolve or models learn.
 """
 
 import asyncio
@@ -57,7 +57,8 @@ class _Progress:
     tool_calls: list[ToolCall] = field(default_factory=list[ToolCall])
     submissions: list[Submission] = field(default_factory=list[Submission])
     replies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    first_verdict: Verdict | None = None
+    verdicts: list[Verdict] = field(default_factory=list[Verdict])
+    """Of the submissions. The first is the episode's (FB-02)."""
     record_bytes: int = 0
     prompt_tokens: int = 0
     """Of the latest prompt."""
@@ -103,7 +104,7 @@ class Episode:
         self._progress = _Progress()
 
     async def run(self) -> GradedEpisode:
-        """Raises `SandboxLost` or `ModelUnavailable`; whatever the program did is in the record."""
+        """Raises one of `errors.OURS`; whatever the program did is in the record."""
         services, task = self._services, self._attempt.task
         token = current_clock.set(self._clock)
         tools = ExecutionSession(
@@ -319,9 +320,9 @@ class Episode:
         """Record a submission; why the episode ends with it, or None if a reply was given."""
         progress, task = self._progress, self._attempt.task
         self._count_bytes(len(text.encode("utf-8", "surrogatepass")))
-        verdict = self._services.grader.grade(task.id, text)
-        if progress.first_verdict is None:
-            progress.first_verdict = verdict
+        with not_charged():
+            verdict = await self._services.grader.grade_aside(task.id, text)
+        progress.verdicts.append(verdict)
         submission = Submission(
             text=text,
             after_model_call=progress.last_model_call,
@@ -360,14 +361,15 @@ class Episode:
 
     def _grade(self, stop: StopReason, error: ProgramError | None) -> GradedEpisode:
         progress = self._progress
-        verdict = progress.first_verdict or NOT_SUBMITTED
+        verdict, *later = progress.verdicts or [NOT_SUBMITTED]
         if not progress.model_calls:
-            verdict = NO_MODEL_CALL
+            verdict, later = NO_MODEL_CALL, []
             error = error or ProgramError(
                 kind="no_model_call", message=f"the episode ended ({stop}) without any model call"
             )
             stop = StopReason.CANDIDATE_ERROR
-        return GradedEpisode(record=self._record(stop, error), verdict=verdict)
+        repaired = not verdict.correct and any(other.correct for other in later)
+        return GradedEpisode(record=self._record(stop, error), verdict=verdict, repaired=repaired)
 
     def _record(self, stop: StopReason, error: ProgramError | None) -> EpisodeRecord:
         progress, attempt = self._progress, self._attempt

@@ -5,12 +5,16 @@ Vocabulary. An *outcome* is data: a wrong answer, an exhausted budget, a tool er
 
 Classification. `HarnessError` is the program's own fault; the episode keeps its place with reward 0 and the
 program is not eligible (SEL-08). `BudgetExhausted` is an outcome with a reason. `ToolError` is what the
-program sees as an observation. `SandboxLost` and `ModelUnavailable` are ours: retried, then the prompt group
-is masked and counted (architecture, decision 5), never scored 0. `PromptRefused` is how a client of a chat
-endpoint says that the messages are at fault; the episode makes it a `HarnessError`.
+program sees as an observation. `SandboxLost`, `ModelUnavailable` and `GraderLost` are ours (`OURS`): retried,
+then the prompt group is masked and counted (architecture, decision 5), never scored 0. `PromptRefused` is how
+a client of a chat endpoint says that the messages are at fault; the episode makes it a `HarnessError`.
 
-Capture. Only `broker.episode` turns the first three into records; the last two always leave it.
+Capture. Only `broker.episode` turns the first three into records; ours always leave it.
 """
+
+from typing import Final
+
+from verifier.errors import GraderLost
 
 
 class HarnessError(Exception):
@@ -43,3 +47,7 @@ class ModelUnavailable(Exception):
 
 class PromptRefused(ValueError):
     """A chat endpoint that works refuses these messages, as a chat template may: the program's own fault."""
+
+
+OURS: Final = (SandboxLost, ModelUnavailable, GraderLost)
+"""Faults of the host: nothing may be concluded from the episode."""

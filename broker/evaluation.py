@@ -133,7 +133,7 @@ async def evaluate(
 ) -> tuple[Evaluation, list[GradedEpisode]]:
     """Run one program on every task of a split; episodes are in task id order.
 
-    Raises `CoverageError`, `SandboxLost` or `ModelUnavailable`; never a mean over fewer tasks.
+    Raises `CoverageError` or one of `errors.OURS`; never a mean over fewer tasks.
     """
     tasks = broker.release.split(split)
     attempts = [

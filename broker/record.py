@@ -177,11 +177,18 @@ class EpisodeRecord(_Frozen):
     """None in records of version 1."""
 
 
+def _is_false(value: bool) -> bool:
+    # Written only where it says something: episodes without it keep their bytes.
+    return not value
+
+
 class GradedEpisode(_Frozen):
     """A record with the verdict of its first submission. Private: never evidence."""
 
     record: EpisodeRecord
     verdict: Verdict
+    repaired: bool = Field(default=False, exclude_if=_is_false)
+    """A later submission, after feedback, was right where the first was not. Never part of the reward."""
 
 
 class RecordError(Exception):

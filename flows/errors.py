@@ -1,7 +1,7 @@
 """From exceptions to one line and an exit code.
 
 Codes: 0 done, 1 failed, 2 bad input, 3 something is missing on this machine, 4 an identity does not match, 5
-the model, a sandbox or the Prefect server was lost, 130 interrupted.
+the model, a sandbox, the grader or the Prefect server was lost, 130 interrupted.
 """
 
 import os
@@ -28,6 +28,7 @@ _CODES: Final = {
     "HandoffError": MISMATCH,
     "ModelUnavailable": LOST,
     "SandboxLost": LOST,
+    "GraderLost": LOST,
     "PrefectUnavailable": LOST,
     "StoreError": FAILED,
     "TrainingError": FAILED,

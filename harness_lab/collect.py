@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.attempt import Attempt, Lost, task_seed
 from broker.broker import Broker
-from broker.errors import ModelUnavailable, SandboxLost
+from broker.errors import OURS
 from broker.harness import Harness
 from broker.record import GradedEpisode
 from harness_lab.annotation import Annotation
@@ -31,6 +31,16 @@ class Collection:
     graded: tuple[GradedEpisode, ...]
     lost: tuple[Lost, ...]
     """Attempts that gave no episode by a fault of ours."""
+
+
+def first_answers(graded: Sequence[GradedEpisode]) -> str:
+    """One line on first answers, and apart from them those that were right only after feedback (FB-02)."""
+    right = sum(episode.verdict.correct for episode in graded)
+    valid = sum(episode.verdict.format_valid for episode in graded)
+    return (
+        f"first answers: {right} of {len(graded)} right, {len(graded) - valid} without a valid answer; "
+        f"{sum(episode.repaired for episode in graded)} more repaired after feedback"
+    )
 
 
 async def collect(
@@ -60,11 +70,11 @@ async def collect(
         for task, repetition in zip(tasks, before, strict=True)
     ]
 
-    async def one(attempt: Attempt) -> tuple[Interaction, GradedEpisode] | SandboxLost | ModelUnavailable:
+    async def one(attempt: Attempt) -> tuple[Interaction, GradedEpisode] | Exception:
         researcher = SimulatedResearcher(auxiliary)
         try:
             graded = await broker.run(attempt, researcher)
-        except (SandboxLost, ModelUnavailable) as error:
+        except OURS as error:
             return error
         if progress is not None:
             progress(graded)

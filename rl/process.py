@@ -11,7 +11,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from broker.errors import ModelUnavailable, SandboxLost
+from broker.errors import OURS
 from rl.errors import TrainingError
 from verifier.release import ReleaseError
 
@@ -19,7 +19,7 @@ PARENT_VARIABLE: Final = "RINR_PARENT"
 """Process id of the parent that the job must not outlive."""
 STOPPED: Final = 130
 _SET_PARENT_DEATH_SIGNAL: Final = 1
-_EXPECTED: Final = (TrainingError, ModelUnavailable, SandboxLost, ReleaseError, OSError)
+_EXPECTED: Final = (TrainingError, *OURS, ReleaseError, OSError)
 
 
 def end_with_parent() -> None:

@@ -48,12 +48,13 @@ async def open_broker(
 ) -> AsyncGenerator[Broker]:
     """A broker whose task model is the engine of this process; closed at the end, whatever happens."""
     release = find(setup.release)
+    grader = Grader(release).start()
     scripted = _scripted(setup, model_dir)
     broker = Broker(
         model=engine if scripted is None else await scripted.start(),
         template=ChatTemplate.load(model_dir),
         sandboxes=sandboxes,
-        grader=Grader(release),
+        grader=grader,
         release=release,
         budgets=setup.budgets,
         guidance=setup.guidance,
@@ -64,6 +65,7 @@ async def open_broker(
         yield broker
     finally:
         await broker.close()
+        grader.close()
         if scripted is not None:
             await scripted.stop()
 

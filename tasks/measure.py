@@ -10,7 +10,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 
-from broker.errors import ModelUnavailable, SandboxLost
+from broker.errors import OURS
 from broker.evaluation import Evaluation
 from broker.evaluation import evaluate as run_evaluation
 from broker.record import GradedEpisode
@@ -29,7 +29,7 @@ async def lost(_task: object, _run: object, state: State[Any]) -> bool:
     """Whether a stage failed for a reason that may pass; a refusal would only be refused again."""
     try:
         await state.result()
-    except (SandboxLost, ModelUnavailable, TrainingError):
+    except (*OURS, TrainingError):
         return True
     except BaseException:
         return False
@@ -74,8 +74,8 @@ def usage_of(episodes: Sequence[GradedEpisode]) -> dict[str, Any] | None:
 
 
 def split_of(role: str) -> Split:
-    """Which split a measurement role reads; the roles are those of SCHED-08."""
-    return "val" if role.startswith("step_val") else "test"
+    """Which split a measurement role reads; the roles are those of SCHED-08 and SCHED-10."""
+    return "val" if role.startswith(("step_val", "validation")) else "test"
 
 
 def evaluation_key(

@@ -89,6 +89,7 @@ class Session:
         self.catalog = Catalog(self.root / "catalog.db")
         self.release = find(config.release)
         self.grader = Grader(self.release)
+        self.grader.launch()
         self.runtime = build_runtime(packages=self.cache / "sandbox-packages", cache=self.cache / "runtime")
         sandboxes = open_factory(config.sandbox.kind, self.runtime, cache=self.cache)
         self.sandboxes = pooled(sandboxes, config.sandbox.pool)
@@ -110,6 +111,8 @@ class Session:
         self._broker: Broker | None = None
         self._served: str | None = None
         self._switch = asyncio.Lock()
+        # It has read the references meanwhile; one that does not fit its task is told before anything runs.
+        self.grader.start()
 
     def import_model(self) -> Ref:
         """The configured base model as a tree in the store; of a chat model, what stands for it."""
@@ -216,6 +219,7 @@ class Session:
         await self.improver.close()
         await self.auxiliary.close()
         await self.sandboxes.close()
+        self.grader.close()
 
     async def _release(self) -> None:
         service, self._service, self._broker, self._served = self._service, None, None, None

@@ -4,7 +4,7 @@ Layout: `release.json` (what it is, and digest and size of every other file), `p
 `public/assets/<task id>/...`, `private/references.jsonl`, `lake/...`. The release's digest is that of
 `release.json` without its `digest` field, so it covers every byte.
 
-Must not know references: it checks the digest of their file and never reads it.
+Must not know references: a process of its own takes the digest of their file.
 """
 
 from collections.abc import Iterator
@@ -15,10 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from catalog.digest import digest_file, digest_json
 from verifier.answers import LETTERS
+from verifier.private_digests import digests_aside
 from verifier.task import AnswerFormat, Split, Task
 
 HEADER: Final = "release.json"
 TASKS: Final = "public/tasks.jsonl"
+PRIVATE: Final = "private/"
 REFERENCES: Final = "private/references.jsonl"
 SPLITS: Final[tuple[Split, ...]] = ("train", "val", "test")
 
@@ -152,12 +154,22 @@ def check_payload(root: Path, header: Header) -> None:
     for name, entry in sorted(header.payload.items()):
         if name not in present:
             raise ReleaseError(f"{root}: {name} is listed in {HEADER} and missing")
-        for what, found, listed in (
-            ("size", (root / name).stat().st_size, entry.size),
-            ("digest", digest_file(root / name), entry.digest),
-        ):
-            if found != listed:
-                raise ReleaseError(f"{root}: {name} was changed ({what} {found}, frozen as {listed})")
+        _check_same(root, name, "size", (root / name).stat().st_size, entry.size)
+    private = sorted(name for name in header.payload if name.startswith(PRIVATE))
+    for name in sorted(header.payload.keys() - set(private)):
+        _check_same(root, name, "digest", digest_file(root / name), header.payload[name].digest)
+    # This process may be a run's, which never reads them (EVID-02).
+    try:
+        found = digests_aside([root / name for name in private])
+    except OSError as error:
+        raise ReleaseError(f"{root}: {error}") from None
+    for name, digest in zip(private, found, strict=True):
+        _check_same(root, name, "digest", digest, header.payload[name].digest)
+
+
+def _check_same(root: Path, name: str, what: str, found: int | str, listed: int | str) -> None:
+    if found != listed:
+        raise ReleaseError(f"{root}: {name} was changed ({what} {found}, frozen as {listed})")
 
 
 def read_tasks(root: Path, header: Header) -> tuple[Task, ...]:

@@ -50,7 +50,7 @@ def candidates(task: Task) -> list[str]:
 
 @pytest.mark.spec("DATA-02")
 def test_the_bundled_release_loads_with_its_counts(release: Release) -> None:
-    Grader(release)
+    Grader(release).start()
     for split in SPLITS:
         assert Counter(task.family for task in release.split(split)) == COUNTS[split]
     assert [len(release.split(split)) for split in SPLITS] == [240, 60, 60]

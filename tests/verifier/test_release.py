@@ -192,7 +192,7 @@ def test_a_task_without_a_reference_is_refused_by_the_grader(release: Release) -
     path.write_bytes(path.read_bytes().split(b"\n", 1)[1])
     reseal(release.root)
     with pytest.raises(ReleaseError, match="no reference for task 'city-0'"):
-        Grader(Release.load(release.root))
+        Grader(Release.load(release.root)).start()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "other"}', "\x00"])
