@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 from catalog.digest import digest_json
+from verifier.errors import GraderLost
 from verifier.outside import JudgeQuestion
 
 _SYSTEM: Final = (
@@ -29,7 +30,7 @@ MAX_SUBMISSION: Final = 40_000
 """Characters of a submission that a judge sees; a longer one is cut, and the question says so."""
 
 
-class JudgeError(Exception):
+class JudgeError(GraderLost):
     """The judge gave no usable word on a criterion. One line; an error of the grading, never a score."""
 
 

@@ -7,8 +7,11 @@ does not.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from verifier.script import Script
+import orjson
+
+from verifier.script import Script, read_script
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,17 @@ class Needs:
     judge: tuple[JudgeQuestion, ...] = ()
     script: Script | None = None
 
+    def to_json(self) -> bytes:
+        return orjson.dumps(self)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> "Needs":
+        plain: dict[str, Any] = orjson.loads(data)
+        return cls(
+            judge=tuple(JudgeQuestion(**question) for question in plain["judge"]),
+            script=None if plain["script"] is None else read_script(plain["script"]),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -37,3 +51,12 @@ class Measured:
     """v by criterion, in [0, 1]."""
     rewards: Mapping[str, float] | None = None
     """What the script's reward file said, of several steps combined."""
+    refused: str = ""
+    """Why no script could run: the program's own doing, e.g. it left more files than a workspace may hold."""
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(self)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> "Measured":
+        return cls(**orjson.loads(data))

@@ -14,6 +14,9 @@ import orjson
 
 from verifier.answer_format import AnswerFormat
 from verifier.answers import LETTERS, parse
+from verifier.rubric import Rubric, read_rubric
+from verifier.rubric_checks import RubricError
+from verifier.script import Script, read_script
 
 
 class Gradable(Protocol):
@@ -25,6 +28,8 @@ class Gradable(Protocol):
     def answer_format(self) -> AnswerFormat: ...
     @property
     def options(self) -> Sequence[str]: ...
+    @property
+    def checked_by(self) -> Sequence[str]: ...
 
 
 _Task = TypeVar("_Task", bound=Gradable)
@@ -40,20 +45,32 @@ class Reference:
     Deliberately neither a dataclass nor a pydantic model: serialisers write those unasked.
     """
 
-    __slots__ = ("absolute", "answer", "relative", "task", "unit")
+    __slots__ = ("absolute", "answer", "relative", "rubric", "script", "task", "unit")
 
     task: str
     answer: str
-    """In the form a perfect solver would put between the tags."""
+    """In the form a perfect solver would put between the tags; empty only where a rubric does without it."""
     absolute: float
     """Numbers: largest accepted distance, in the question's unit; at least 0."""
     relative: float
     """Numbers: largest accepted distance as a share of the right value; at least 0."""
     unit: str
     """Numbers: a unit that may follow the value; none may when empty."""
+    rubric: Rubric | None
+    """Decides in place of the answer alone."""
+    script: Script | None
+    """How the rubric's script criteria are run."""
 
     def __init__(
-        self, *, task: str, answer: str, absolute: float = 0.0, relative: float = 0.0, unit: str = ""
+        self,
+        *,
+        task: str,
+        answer: str = "",
+        absolute: float = 0.0,
+        relative: float = 0.0,
+        unit: str = "",
+        rubric: Rubric | None = None,
+        script: Script | None = None,
     ) -> None:
         put = object.__setattr__
         put(self, "task", task)
@@ -61,12 +78,15 @@ class Reference:
         put(self, "absolute", absolute)
         put(self, "relative", relative)
         put(self, "unit", unit)
+        put(self, "rubric", rubric)
+        put(self, "script", script)
 
     @classmethod
     def from_json(cls, line: bytes) -> "Reference":
         """Raises ReferenceError, which names the field and never a value.
 
-        A line's `canary` is checked and not kept: a scan for canaries then finds what was copied, not us.
+        A line's `canary` is checked and not kept: a scan for canaries then finds what was copied, not us. Nor
+        is `withheld`, what a source keeps back and no grading needs (a key passage, the papers' addresses).
         """
         try:
             row: Any = orjson.loads(line)
@@ -76,10 +96,11 @@ class Reference:
             raise ReferenceError("a reference is a JSON object")
         fields = cast("dict[str, Any]", row)
         for name in ("task", "answer"):
-            if name not in fields:
+            if name not in fields and (name == "task" or "rubric" not in fields):
                 raise ReferenceError(f"{name}: a reference has this field")
         read = {name: _field(name)(name, value) for name, value in fields.items()}
         read.pop("canary", None)
+        read.pop("withheld", None)
         return cls(**read)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -107,6 +128,14 @@ def _some_text(name: str, value: object) -> str:
     return text
 
 
+def _texts(name: str, value: object) -> None:
+    """Checks texts, or lists of texts, by name."""
+    fields = cast("dict[str, object]", value).values() if isinstance(value, dict) else (None,)
+    lists = [cast("list[object]", own) if isinstance(own, list) else [own] for own in fields]
+    if not all(isinstance(text, str) for own in lists for text in own):
+        raise ReferenceError(f"{name}: texts or lists of texts by name belong here")
+
+
 def _distance(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ReferenceError(f"{name}: a number belongs here")
@@ -115,13 +144,30 @@ def _distance(name: str, value: object) -> float:
     return float(value)
 
 
+def _rubric(name: str, value: object) -> Rubric:
+    try:
+        return read_rubric(value)
+    except RubricError as error:
+        raise ReferenceError(f"{name}: {error}") from None
+
+
+def _script(name: str, value: object) -> Script:
+    try:
+        return read_script(value)
+    except RubricError as error:
+        raise ReferenceError(f"{name}: {error}") from None
+
+
 _FIELDS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "task": _some_text,
     "answer": _some_text,
     "absolute": _distance,
     "relative": _distance,
     "unit": _text,
+    "rubric": _rubric,
+    "script": _script,
     "canary": _text,
+    "withheld": _texts,
 }
 
 
@@ -186,6 +232,9 @@ def _refuse_stray(reference: Reference, where: str, expected: str, last: str) ->
 
 def check_reference(reference: Reference, task: Gradable, where: str) -> None:
     """Raises ReferenceError, which holds no answer, unless the reference reads in the task's format."""
+    _check_rubric(reference, task, where)
+    if reference.rubric is not None and not reference.answer:
+        return
     stated = parse(task.answer_format, f"<answer>{reference.answer}</answer>", task.options)
     reason = stated.reason
     if task.answer_format is AnswerFormat.LETTER and reference.answer not in tuple(LETTERS):
@@ -198,3 +247,24 @@ def check_reference(reference: Reference, task: Gradable, where: str) -> None:
         raise ReferenceError(
             f"{where}: the reference of task {task.id!r} is not a {task.answer_format} ({reason})"
         )
+
+
+def _check_rubric(reference: Reference, task: Gradable, where: str) -> None:
+    """The rubric can be measured, and the public task says by whom."""
+    rubric = reference.rubric
+    problem = ""
+    if rubric is None:
+        if task.answer_format is AnswerFormat.FILES or reference.script is not None:
+            problem = "needs a rubric with a script criterion"
+    elif not reference.answer and any(item.check.kind == "answer" for item in rubric.criteria):
+        problem = "has a criterion on the answer and no answer"
+    elif rubric.needs_script != (reference.script is not None):
+        problem = "has a script criterion without script, or a script without criterion"
+    elif task.answer_format is AnswerFormat.FILES and not rubric.needs_script:
+        problem = "needs a script criterion, for its files are what is checked"
+    checkers = {"judge"} if rubric is not None and rubric.needs_judge else set[str]()
+    checkers |= {"script"} if rubric is not None and rubric.needs_script else set[str]()
+    if not problem and checkers != set(task.checked_by):
+        problem = f"is checked by {', '.join(sorted(checkers)) or 'nobody'} and checked_by says otherwise"
+    if problem:
+        raise ReferenceError(f"{where}: task {task.id!r} {problem}")

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
-from verifier.rubric_checks import RubricError, fields_of, text_field
+from verifier.errors import GraderLost
+from verifier.rubric_checks import RubricError, fields_of
 
 Strategy = Literal["mean", "final"]
 REWARD: Final = "reward"
@@ -20,7 +21,7 @@ REWARD: Final = "reward"
 MAX_KEYS: Final = 64
 
 
-class RewardError(Exception):
+class RewardError(GraderLost):
     """A script left no usable reward. One line; an error of the grading, never a score."""
 
 
@@ -89,9 +90,15 @@ def _read_step(plain: object, where: str) -> ScriptStep:
         tests=tuple(cast("list[str]", tests)),
         seconds=float(seconds),
         environment=_texts(fields.get("environment", {}), f"{where}: environment"),
-        name=text_field(fields, "name", where) if "name" in fields else "",
+        name=_text(fields.get("name", ""), f"{where}: name"),
         minimum=cast("dict[str, float]", minimum),
     )
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise RubricError(f"{where} is a text")
+    return value
 
 
 def _texts(value: object, where: str) -> dict[str, str]:
