@@ -97,7 +97,7 @@ class Sandbox(Protocol):
         ...
 
     async def responds(self, seconds: float = 5.0) -> bool:
-        """Whether process 1 still answers. Frames on their way are lost, so: only before closing it.
+        """Whether process 1 still answers. Frames on their way are lost: only when idle, or before closing.
 
         Tells a program that took too long from a sandbox that is frozen, of which nothing may be concluded.
         """

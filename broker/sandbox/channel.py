@@ -203,7 +203,8 @@ class ChannelSandbox(ABC):
         try:
             async with asyncio.timeout(seconds):
                 await self.send({"op": "ping"})
-                await self.receive()  # whatever comes, process 1 sent it
+                while await self.receive() != {"op": "pong"}:
+                    pass
         except (SandboxLost, TimeoutError):
             return False
         return True

@@ -24,6 +24,10 @@ IDLE_SECONDS: Final = 120.0
 """A sandbox that nobody took for so long is destroyed, and what nobody asked for is not made again. Far below
 the age at which a sandbox ends by itself, so that none is handed out to die in the middle of an episode."""
 
+ANSWER_SECONDS: Final = 1.0
+"""A waiting sandbox answers in a fraction of a millisecond. One that is frozen never does, and the episode that
+was given it would be lost; on a drowning machine a fresh one in place of a slow one costs less than that."""
+
 
 @dataclass(frozen=True)
 class _Want:
@@ -59,12 +63,12 @@ class _Shelf:
         self.keeper = asyncio.get_running_loop().create_task(self._keep(), context=contextvars.Context())
 
     async def take(self, want: _Want) -> Sandbox | None:
-        """A waiting sandbox that still lives, or None."""
+        """A waiting sandbox that still lives and answers, or None."""
         shelf = self._waiting.get(want, ())
         while shelf:
             _, sandbox = shelf.popleft()
             try:
-                lives = await _lives(sandbox)
+                lives = await sandbox.responds(ANSWER_SECONDS)
             except BaseException:  # cancelled: nobody else knows of it any more
                 await asyncio.shield(_destroy(sandbox))
                 raise
@@ -150,19 +154,6 @@ class _Shelf:
                 await _destroy(shelf.popleft()[1])
             if not shelf and want not in self._demands:
                 del self._waiting[want]
-
-
-async def _lives(sandbox: Sandbox) -> bool:
-    """An idle sandbox says nothing; one that ended meanwhile shows the end of its stream."""
-    for _ in range(2):  # let the event loop notice an end that has come, and tell of it
-        await asyncio.sleep(0)
-    try:
-        await sandbox.receive(0)
-    except TimeoutError:
-        return True
-    except SandboxLost:
-        return False
-    return False
 
 
 async def _destroy(sandbox: Sandbox) -> None:

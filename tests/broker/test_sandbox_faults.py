@@ -28,7 +28,7 @@ from catalog.errors import StoreError
 from catalog.store import Store
 from tests.fixtures.docker_daemon import Daemon
 from tests.fixtures.episodes import ScriptedModel, attempt, make_broker
-from tests.fixtures.leftovers import containers_of, left_by, marked_processes, settles
+from tests.fixtures.leftovers import containers_of, inside, left_by, marked_processes, settles
 from tests.fixtures.sandbox_probe import CACHE, SMALL, execute, execution, open_or_skip, sandbox_runtime
 from tests.fixtures.sandboxes import BACK_ENDS
 
@@ -161,18 +161,10 @@ async def test_a_killed_daemon_ends_no_episode_with_an_answer_that_was_not_given
 
 def freeze(mark: str, role: Role) -> None:
     """SIGSTOP for the process 1 of every marked sandbox with this role."""
-    frozen = 0
-    for pid in marked_processes(mark):
-        command = Path(f"/proc/{pid}/cmdline").read_text()
-        (numbers,) = (
-            line.split()[1:]
-            for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-            if line.startswith("NSpid:")
-        )
-        if len(numbers) > 1 and numbers[-1] == "1" and f'"role": "{role.value}"' in command:
-            os.kill(pid, signal.SIGSTOP)
-            frozen += 1
-    assert frozen, "there was one to freeze"
+    found = inside(mark, role)
+    assert found, "there was one to freeze"
+    for pid in found:
+        os.kill(pid, signal.SIGSTOP)
 
 
 @pytest.fixture(params=BACK_ENDS)

@@ -15,11 +15,11 @@ import pytest
 
 from broker.errors import SandboxLost
 from broker.sandbox.base import Role, Sandbox
-from broker.sandbox.factory import open_factory, sweep
+from broker.sandbox.factory import Kind, open_factory, sweep
 from broker.sandbox.pool import SandboxPool
 from tests.fixtures.episodes import ScriptedModel, attempt, make_broker
 from tests.fixtures.fake_sandbox import FakeFactory, FakeSandbox
-from tests.fixtures.leftovers import marked_processes, settles
+from tests.fixtures.leftovers import inside, marked_processes, settles
 from tests.fixtures.sandbox_probe import CACHE, SMALL, execute, open_or_skip, sandbox_runtime
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +84,34 @@ async def test_a_waiting_sandbox_that_died_is_never_handed_out() -> None:
     assert (pool.warm, pool.cold) == (0, 2)
     await sandbox.close()
     await pool.close()
+
+
+@pytest.mark.spec("HOST-07")
+@pytest.mark.parametrize("kind", ["bubblewrap", "docker"])
+async def test_a_waiting_sandbox_that_is_frozen_is_never_handed_out(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = 4000.0 + os.getpid() % 1000 + 0.5
+    mark = f'"wall_seconds": {seconds}'
+    limits = {role: value.model_copy(update={"wall_seconds": seconds}) for role, value in SMALL.items()}
+    await open_or_skip(kind).close()
+    pool = SandboxPool(open_factory(kind, sandbox_runtime(), CACHE, limits), 2)
+    sandbox = await pool.start(Role.EXECUTION)
+    await sandbox.close()
+    await until(lambda: pool.waiting() == 2)
+    first, second = inside(mark, Role.EXECUTION)
+    os.kill(first, signal.SIGSTOP)
+    os.kill(second, signal.SIGSTOP)
+    monkeypatch.setattr("broker.sandbox.pool.ANSWER_SECONDS", 0.2)
+    began = time.monotonic()
+    sandbox = await pool.start(Role.EXECUTION)
+    assert (await execute(sandbox, "print(1)"))["stdout"] == "1\n"
+    assert (pool.warm, pool.cold) == (0, 2)
+    assert time.monotonic() - began < 10
+    assert not {first, second} & set(marked_processes(mark)), "they are destroyed"
+    await sandbox.close()
+    await pool.close()
+    assert await settles(lambda: marked_processes(mark) == [], within=2.0)
 
 
 async def test_closing_the_pool_leaves_no_process_running() -> None:
