@@ -16,6 +16,7 @@ from verifier.errors import GraderLost as GraderLost
 from verifier.grader_frames import FrameError
 from verifier.grader_process import Frame, GraderProcess, GraderRefused
 from verifier.layout import REFERENCES, TASKS
+from verifier.outside import Measured, Needs
 from verifier.release import Release, ReleaseError
 from verifier.task import Verdict
 
@@ -54,9 +55,12 @@ class Grader:
             self._give_up_after(problems)
         return self
 
-    def grade(self, task_id: str, text: str) -> Verdict:
-        """Judge one text, whatever it holds. Raises KeyError for an unknown task, and what `start` raises."""
-        request, problems = _request(task_id, text), list[str]()
+    def grade(self, task_id: str, text: str, measured: Measured | None = None) -> Verdict:
+        """Judge one text, whatever it holds. Raises KeyError for an unknown task, and what `start` raises.
+
+        `measured` is what `needs_aside` asked for; GraderLost where it is missing or no share.
+        """
+        request, problems = _request(b"grade", task_id, text, measured), list[str]()
         while True:
             process = self._ready(problems)
             if process is not None:
@@ -67,14 +71,22 @@ class Grader:
                     problems.append(str(error))
             self._give_up_after(problems)
 
-    async def grade_aside(self, task_id: str, text: str) -> Verdict:
+    async def grade_aside(self, task_id: str, text: str, measured: Measured | None = None) -> Verdict:
         """As `grade`, while the event loop goes on."""
-        request, problems = _request(task_id, text), list[str]()
+        return _verdict(task_id, await self._asked_aside(_request(b"grade", task_id, text, measured)))
+
+    async def needs_aside(self, task_id: str, text: str) -> Needs | None:
+        """What judge and script must answer before the text can be graded; None when nothing."""
+        wanted = _part(task_id, b"needs", await self._asked_aside(_request(b"needs", task_id, text)))
+        return Needs.from_json(wanted) if wanted else None
+
+    async def _asked_aside(self, request: Frame) -> Frame:
+        problems = list[str]()
         while True:
             process = self._process_if_ready() or await asyncio.to_thread(self._ready, problems)
             if process is not None:
                 try:
-                    return _verdict(task_id, await process.ask_aside(request, self._seconds))
+                    return await process.ask_aside(request, self._seconds)
                 except FrameError as error:
                     self._drop(process)
                     problems.append(str(error))
@@ -164,17 +176,24 @@ def verify_release(release: Release) -> Release:
         return release
 
 
-def _request(task_id: str, text: str) -> Frame:
-    return b"grade", task_id.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")
+def _request(kind: bytes, task_id: str, text: str, measured: Measured | None = None) -> Frame:
+    named = (kind, task_id.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass"))
+    return named if measured is None else (*named, measured.to_json())
 
 
 def _verdict(task_id: str, answer: Frame) -> Verdict:
+    return Verdict.model_validate_json(_part(task_id, b"verdict", answer))
+
+
+def _part(task_id: str, kind: bytes, answer: Frame) -> bytes:
     match answer:
-        case (b"verdict", verdict):
-            return Verdict.model_validate_json(verdict)
+        case (found, part) if found == kind:
+            return part
         case (b"unknown",):
             raise KeyError(task_id)
+        case (b"lost", why):
+            raise GraderLost(why.decode("utf-8", "replace"))
         case (b"failed", why):
             raise GraderLost(f"the grader failed: {why.decode('utf-8', 'replace')}")
         case _:
-            raise GraderLost("the grader sent what is no verdict")
+            raise GraderLost("the grader sent what was not asked for")

@@ -23,8 +23,12 @@ import orjson
 from verifier.answer_format import AnswerFormat
 from verifier.answers import GRADING_VERSION
 from verifier.comparison import grade_text
+from verifier.errors import GraderLost
 from verifier.grader_frames import FrameError, receive, send
+from verifier.outside import Measured
 from verifier.references import Reference, ReferenceError, pair_lines
+from verifier.rubric_checks import RubricError
+from verifier.rubric_grading import grade_by_rubric, needs
 
 _WATCH_SECONDS: Final = 2.0
 _REFERENCES: Final = "private/references.jsonl"
@@ -80,17 +84,26 @@ def _tasks(lines: Iterable[bytes]) -> Iterator[PublicTask]:
 
 
 def answer(known: dict[str, Graded], request: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """`grade` ID TEXT gives `verdict` JSON, or `unknown`."""
-    match request:
-        case (b"grade", name, text):
-            found = known.get(name.decode("utf-8", "surrogatepass"))
-            if found is None:
-                return (b"unknown",)
-            submitted = text.decode("utf-8", "surrogatepass")
-            outcome = grade_text(found.task.answer_format, found.task.options, found.reference, submitted)
-            return b"verdict", orjson.dumps(outcome._asdict())
-        case _:
-            return b"failed", b"no such request"
+    """`grade` ID TEXT (MEASURED) gives `verdict` JSON; `needs` ID TEXT gives `needs` JSON, empty for nothing.
+
+    Both give `unknown` for an unknown id; `lost` and the reason where something was not measured.
+    """
+    kind, name, text, *rest = request
+    found = known.get(name.decode("utf-8", "surrogatepass"))
+    if found is None:
+        return (b"unknown",)
+    submission = (found.task.answer_format, found.task.options, found.reference)
+    submitted, rubric = text.decode("utf-8", "surrogatepass"), found.reference.rubric
+    if kind == b"needs":
+        wanted = needs(*submission, submitted)
+        return b"needs", wanted.to_json() if wanted is not None else b""
+    if rubric is None:
+        return b"verdict", orjson.dumps(grade_text(*submission, submitted)._asdict())
+    measured = Measured.from_json(rest[0]) if rest else Measured()
+    try:
+        return b"verdict", orjson.dumps(grade_by_rubric(*submission, rubric, submitted, measured))
+    except (GraderLost, RubricError) as error:  # they name criteria and tell nothing else of a rubric
+        return b"lost", str(error).encode("utf-8", "replace")
 
 
 def serve(connection: socket.socket, known: dict[str, Graded], parent: int) -> None:

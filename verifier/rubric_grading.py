@@ -1,8 +1,8 @@
 """A submission under a rubric: what has to be measured outside, then R and the verdict.
 
 Runs in the grader's process. `needs` says what judge and script must answer, the broker gets it, and
-`grade_by_rubric` turns everything into one verdict. A submission whose format is invalid scores 0 and is shown
-to nobody.
+`grade_by_rubric` turns everything into one verdict. A submission whose format is invalid scores 0 and is
+shown to nobody.
 """
 
 from collections.abc import Sequence
