@@ -167,6 +167,24 @@ def replay(
         report_and_exit(error, debug=debug)
 
 
+@app.command("probe-auxiliary")
+def probe_auxiliary(overrides: Overrides = None, debug: Debug = False) -> None:
+    """Ask the configured second model once: what it takes, how fast it is, what it costs.
+
+    Takes the settings of `rinr run`. Exit code 5, and one line why, if it is not usable.
+
+    Example: rinr probe-auxiliary auxiliary=chat auxiliary.base_url=http://127.0.0.1:8000/v1 auxiliary.model=m
+    """
+    from flows.probe import probe_auxiliary as ask
+
+    try:
+        asyncio.run(ask(overrides or [], Console()))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        report_and_exit(error, debug=debug)
+
+
 @app.command()
 def doctor(
     sandbox: Annotated[

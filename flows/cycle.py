@@ -15,6 +15,7 @@ from tasks.finish import write_report
 from tasks.inner import collect, designate, preflight, propose, select
 from tasks.measure import evaluate
 from tasks.outer import consume, holding, import_model, import_seed, publish, train, validate
+from tasks.probe import probe_auxiliary
 from tasks.session import current, open_session
 
 
@@ -24,6 +25,7 @@ async def rinr(config: RunConfig) -> str:
     refuse_chat_model(config.model.inference)
     with RunProgress() as progress:
         async with open_session(config, progress):
+            await probe_auxiliary()
             model, harness = await import_model(), await import_seed()
             history: tuple[Ref, ...] = ()
             for cycle in range(1, config.schedule.cycles + 1):

@@ -27,6 +27,7 @@ _CODES: Final = {
     "IdentityMismatch": MISMATCH,
     "HandoffError": MISMATCH,
     "ModelUnavailable": LOST,
+    "AuxiliaryError": LOST,
     "SandboxLost": LOST,
     "GraderLost": LOST,
     "PrefectUnavailable": LOST,
@@ -35,6 +36,7 @@ _CODES: Final = {
     "ExportRefused": FAILED,
     "CoverageError": FAILED,
     "LeakAlarm": FAILED,
+    "PrivateData": FAILED,
 }
 
 

@@ -1,11 +1,14 @@
 """What an interpreter is asked and may answer about one reply (FB-05), as plain data.
 
 Public by type: question, outputs, tool calls, answer, reply. There is no field for a reference or a verdict.
+Addresses are those of `harness_lab/fields.py` for a single episode, for example `episode/call/0/text`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from harness_lab.labels import Label
 
 FeedbackType = Literal["acceptance", "correction", "new_information", "new_requirement", "ambiguous"]
 
@@ -15,29 +18,45 @@ class _Frozen(BaseModel):
 
 
 class ToolView(_Frozen):
+    label: ClassVar[Label] = "public"
+
     code: str
     stdout: str
     error: str
 
 
 class InterpretationRequest(_Frozen):
-    """One reply and the public record up to it. Addresses name its parts, for example `outputs/0`."""
+    """One reply and the public record up to it."""
+
+    label: ClassVar[Label] = "public"
 
     question: str
     outputs: tuple[str, ...]
     tools: tuple[ToolView, ...]
+    submission: int = Field(default=0, ge=0)
+    """Which submission of the episode was replied to, from 0."""
     answer: str
     reply: str
 
+    def parts(self) -> dict[str, str]:
+        """Everything that the interpreter sees, by the address that an annotation may name."""
+        outputs = {f"episode/call/{place}/text": text for place, text in enumerate(self.outputs)}
+        tools = {
+            f"episode/tool/{place}/{part}": getattr(tool, part)
+            for place, tool in enumerate(self.tools)
+            for part in ("code", "stdout", "error")
+        }
+        return {
+            "episode/question": self.question,
+            **outputs,
+            **tools,
+            f"episode/submission/{self.submission}/text": self.answer,
+            f"episode/submission/{self.submission}/reply": self.reply,
+        }
+
     def addresses(self) -> frozenset[str]:
         """Every field address that an annotation may name."""
-        outputs = (f"outputs/{index}" for index in range(len(self.outputs)))
-        tools = (
-            f"tools/{index}/{part}"
-            for index in range(len(self.tools))
-            for part in ("code", "stdout", "error")
-        )
-        return frozenset(("question", "answer", "reply", *outputs, *tools))
+        return frozenset(self.parts())
 
 
 def _no_boolean(value: object) -> object:
@@ -50,6 +69,10 @@ def _no_boolean(value: object) -> object:
 class Annotation(_Frozen):
     """A hypothesis about a reply, never a fact (FB-07)."""
 
+    label: ClassVar[Label] = "public"
+
+    status: Literal["hypothesis"] = "hypothesis"
+    """Travels with it to whoever reads it."""
     reward: Annotated[Literal[-1, 0, 1], BeforeValidator(_no_boolean)]
     type: FeedbackType
     evidence: str = Field(max_length=2000)

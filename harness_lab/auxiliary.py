@@ -12,10 +12,19 @@ from typing import Any, Final, Protocol
 from broker.endpoint import EndpointSettings
 from catalog.digest import digest_json
 from harness_lab.annotation import Annotation, InterpretationRequest
-from harness_lab.chat import AuxiliaryError, ChatEndpoint, read_object
+from harness_lab.chat import MAX_TOKENS, AuxiliaryError, ChatEndpoint
+from harness_lab.exchange import Exchange, Ledger, Role
+from harness_lab.manner import Manner, Shape
+from harness_lab.parsing import read_object
 from harness_lab.replies import ReplyCase, case_of
 
-RULES_IDENTITY: Final = "rules/1"
+RULES_IDENTITY: Final = "rules/2"
+PROTOCOL: Final = 2
+"""Version of what a chat auxiliary is asked and shown; part of its identity."""
+_SHOWN: Final = 60_000
+"""Characters of one request's record; what is longer is cut in its middle, part by part."""
+_LEAST_SHOWN: Final = 400
+_SUBJECT: Final = 80
 
 
 class Auxiliary(Protocol):
@@ -39,39 +48,54 @@ class RuleAuxiliary:
 
     identity = RULES_IDENTITY
 
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        self._ledger = ledger or Ledger()
+
     async def choose_reply(self, question: str, answer: str, allowed: tuple[str, ...]) -> str:
         number = int(digest_json([question, answer])[-8:], 16)
-        return allowed[number % len(allowed)]
+        said = allowed[number % len(allowed)]
+        self._keep("simulator", question, reply_request(question, answer, allowed), {"reply": said})
+        return said
 
     async def interpret(self, request: InterpretationRequest) -> Mapping[str, Any]:
+        answer = f"episode/submission/{request.submission}/text"
         match case_of(request.reply):
             case ReplyCase.ACCEPTED:
                 found = Annotation(
-                    reward=1, type="acceptance", evidence="the answer was accepted", fields=("answer",)
+                    reward=1, type="acceptance", evidence="the answer was accepted", fields=(answer,)
                 )
             case ReplyCase.INVALID_FORMAT:
-                found = _correction(
-                    "the answer could not be read", ("answer",), "show the form of the answer"
-                )
-            case ReplyCase.TOOL_FAILED:
-                failed = next(i for i in reversed(range(len(request.tools))) if request.tools[i].error)
-                fields = (f"tools/{failed}/code", f"tools/{failed}/error")
+                found = _correction("the answer could not be read", (answer,), "show the form of the answer")
+            case ReplyCase.TOOL_FAILED if any(tool.error for tool in request.tools):
+                failed = max(place for place, tool in enumerate(request.tools) if tool.error)
+                fields = (f"episode/tool/{failed}/code", f"episode/tool/{failed}/error")
                 found = _correction(
                     "the last tool call failed", fields, "look at the tables before using them"
                 )
             case _ if not request.tools:
-                found = _correction(
-                    "the answer rests on no look-up", ("answer",), "look the subject up first"
-                )
+                found = _correction("the answer rests on no look-up", (answer,), "look the subject up first")
             case _:
-                fields = ("answer", f"tools/{len(request.tools) - 1}/stdout")
+                fields = (answer, f"episode/tool/{len(request.tools) - 1}/stdout")
                 found = _correction(
                     "the answer may not follow from what was found", fields, "narrow what is read"
                 )
-        return found.model_dump(mode="json")
+        annotation = found.model_dump(mode="json", exclude={"status"})
+        self._keep("interpreter", request.question, interpretation_shown(request), annotation)
+        return annotation
 
     async def close(self) -> None:
         return None
+
+    def _keep(self, role: Role, subject: str, shown: Mapping[str, Any], said: Mapping[str, Any]) -> None:
+        self._ledger.add(
+            Exchange(
+                role=role,
+                answered_by=self.identity,
+                subject=subject[:_SUBJECT],
+                messages=({"role": "user", "content": json.dumps(shown)},),
+                reply=json.dumps(said),
+            )
+        )
 
 
 def _correction(evidence: str, fields: tuple[str, ...], hint: str) -> Annotation:
@@ -79,15 +103,82 @@ def _correction(evidence: str, fields: tuple[str, ...], hint: str) -> Annotation
 
 
 _CHOOSE: Final = (
-    "You play a researcher who reads an assistant's answer. Choose the most natural of the allowed replies. "
-    'Reply with JSON only: {"reply": "<one allowed reply, word for word>"}.'
+    "You play a researcher who reads an assistant's answer. Choose the most natural of the allowed replies; "
+    "add nothing to it. Answer with one JSON object and nothing else: "
+    '{"reply": "<one allowed reply, word for word>"}.'
 )
 _INTERPRET: Final = (
-    "You relate a researcher's reply to the record of an assistant's work. Reply with JSON only, exactly "
-    'these keys: {"reward": -1|0|1, "type": "acceptance"|"correction"|"new_information"|"new_requirement"'
-    '|"ambiguous", "evidence": text, "fields": [addresses from the given list], "hint": text}. '
-    "Your reading is a hypothesis."
+    "You relate a researcher's reply to the record of an assistant's work. You know neither the right answer "
+    "nor any grade, and need not guess them: judge what the reply says. Answer with one JSON object and "
+    'nothing else, with exactly these keys: {"reward": -1|0|1, "type": "acceptance"|"correction"|'
+    '"new_information"|"new_requirement"|"ambiguous", "evidence": text, "fields": [addresses], '
+    '"hint": text}. Acceptance is 1. A wish to check, to repair or to repeat what was asked before is a '
+    "correction, -1. What is new, and what cannot be told, is 0. `evidence` says what the reply speaks about, `fields` holds "
+    "addresses from the record (its keys), `hint` what a better procedure might do, or nothing. Your reading "
+    "is a hypothesis."
 )
+
+
+def reply_request(question: str, answer: str, allowed: tuple[str, ...]) -> dict[str, Any]:
+    """All that a simulator is shown."""
+    limit = _SHOWN // 2
+    return {
+        "question": _middle_cut(question, limit),
+        "answer": _middle_cut(answer, limit),
+        "allowed": [*allowed],
+    }
+
+
+def interpretation_shown(request: InterpretationRequest) -> dict[str, Any]:
+    """All that an interpreter is shown: the parts of the record by address, the reply last."""
+    parts = request.parts()
+    limit = max(_LEAST_SHOWN, _SHOWN // len(parts))
+    return {"record": {address: _middle_cut(text, limit) for address, text in parts.items()}}
+
+
+def _middle_cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    head = limit * 2 // 3
+    return f"{text[:head]} [{len(text) - limit} characters left out] {text[head - limit :]}"
+
+
+def _choice_shape(allowed: tuple[str, ...]) -> Shape:
+    return Shape("reply", _object_schema({"reply": {"type": "string", "enum": list(allowed)}}))
+
+
+def _annotation_shape(request: InterpretationRequest) -> Shape:
+    address = {"type": "string", "enum": sorted(request.addresses())}
+    return Shape(
+        "annotation",
+        _object_schema(
+            {
+                "reward": {"type": "integer", "enum": [-1, 0, 1]},
+                "type": {
+                    "type": "string",
+                    "enum": [
+                        "acceptance",
+                        "correction",
+                        "new_information",
+                        "new_requirement",
+                        "ambiguous",
+                    ],
+                },
+                "evidence": {"type": "string"},
+                "fields": {"type": "array", "items": address},
+                "hint": {"type": "string"},
+            }
+        ),
+    )
+
+
+def _object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
 
 
 class ChatAuxiliary:
@@ -95,50 +186,61 @@ class ChatAuxiliary:
 
     def __init__(self, endpoint: ChatEndpoint) -> None:
         self._endpoint = endpoint
-        self.identity = endpoint.identity
-
-    def spending(self) -> str:
-        return self._endpoint.client.spending()
+        self.identity = f"{PROTOCOL}:{endpoint.identity}"
 
     async def choose_reply(self, question: str, answer: str, allowed: tuple[str, ...]) -> str:
-        found = await self._ask(_CHOOSE, {"question": question, "answer": answer, "allowed": list(allowed)})
+        shown = reply_request(question, answer, allowed)
+        found = await self._ask("simulator", _CHOOSE, shown, _choice_shape(allowed), question)
         reply = found.get("reply")
         if not isinstance(reply, str):
             raise AuxiliaryError("the auxiliary named no reply")
         return reply
 
     async def interpret(self, request: InterpretationRequest) -> Mapping[str, Any]:
-        shown = {**request.model_dump(mode="json"), "addresses": sorted(request.addresses())}
-        return await self._ask(_INTERPRET, shown)
+        shown, shape = interpretation_shown(request), _annotation_shape(request)
+        return await self._ask("interpreter", _INTERPRET, shown, shape, request.question)
 
     async def close(self) -> None:
         await self._endpoint.close()
 
-    async def _ask(self, instruction: str, shown: Mapping[str, Any]) -> dict[str, Any]:
+    async def _ask(
+        self, role: Role, instruction: str, shown: Mapping[str, Any], shape: Shape, question: str
+    ) -> dict[str, Any]:
         messages = [
             {"role": "system", "content": instruction},
-            {"role": "user", "content": json.dumps(shown)},
+            {"role": "user", "content": json.dumps(shown, ensure_ascii=False)},
         ]
-        return read_object(await self._endpoint.ask(messages, temperature=0.0))
+        said = await self._endpoint.ask(
+            messages, temperature=0.0, shape=shape, role=role, subject=question[:_SUBJECT]
+        )
+        return read_object(said, shape.keys)
 
 
 def open_endpoint(
-    base_url: str, model: str, api_key_variable: str, settings: EndpointSettings | None = None
+    base_url: str,
+    model: str,
+    api_key_variable: str,
+    settings: EndpointSettings | None = None,
+    *,
+    manner: Manner | None = None,
+    max_tokens: int = MAX_TOKENS,
+    ledger: Ledger | None = None,
 ) -> ChatEndpoint:
     """A chat endpoint whose key is read from the named environment variable (local servers need none)."""
-    key = os.environ.get(api_key_variable)
+    key = os.environ.get(api_key_variable) or None
+    given = "holds the key that was refused" if key else "is not set"
     return ChatEndpoint(
-        base_url, model, key, settings, key_hint=f"the environment variable {api_key_variable}"
+        base_url,
+        model,
+        key,
+        settings,
+        key_hint=f"the environment variable {api_key_variable}, which {given}",
+        manner=manner,
+        max_tokens=max_tokens,
+        ledger=ledger,
     )
 
 
-def open_auxiliary(
-    base_url: str | None,
-    model: str | None,
-    api_key_variable: str = "OPENAI_API_KEY",
-    settings: EndpointSettings | None = None,
-) -> Auxiliary:
-    """The configured auxiliary: rules unless an endpoint is named."""
-    if base_url is None or model is None:
-        return RuleAuxiliary()
-    return ChatAuxiliary(open_endpoint(base_url, model, api_key_variable, settings))
+def open_auxiliary(endpoint: ChatEndpoint | None, ledger: Ledger | None = None) -> Auxiliary:
+    """The configured auxiliary: rules unless there is an endpoint."""
+    return RuleAuxiliary(ledger) if endpoint is None else ChatAuxiliary(endpoint)

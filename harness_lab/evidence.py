@@ -1,17 +1,27 @@
 """Evidence: what a proposal may rest on (EVID-01..04). Frozen, and public by type.
 
 It is built from the public task, the public record, the given replies and valid annotations; no constructor
-here takes a verdict, a reference or a Val or Test episode. Interpretations stay marked as hypotheses (FB-07).
+here takes a verdict, a reference or a Val or Test episode. A bundle's labels must be {public}: by type, and
+once more by the exact type of every part when it is made and when it is serialised (`labels.py`).
+Interpretations stay marked as hypotheses (FB-07).
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal
+from typing import Any, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    field_serializer,
+    model_serializer,
+    model_validator,
+)
 
 from broker.record import EpisodeRecord, StopReason
 from harness_lab.annotation import Annotation
 from harness_lab.feedback import GivenReply
+from harness_lab.labels import Label, require_public
 from verifier.task import Task
 
 EARLIER_TROUBLED: Final = 12
@@ -26,6 +36,8 @@ class _Frozen(BaseModel):
 
 class Interaction(_Frozen):
     """One finished interaction, its public half."""
+
+    label: ClassVar[Label] = "public"
 
     task: Task
     record: EpisodeRecord
@@ -48,12 +60,16 @@ class Interaction(_Frozen):
 class Observation(_Frozen):
     """One thing that went wrong, in public words."""
 
+    label: ClassVar[Label] = "public"
+
     kind: Literal["correction", "tool_error", "unfinished", "crash"]
     quote: str
 
 
 class EvidenceItem(_Frozen):
     """A citable observation. Its id is `e{record}:{n}`, unique within one bundle."""
+
+    label: ClassVar[Label] = "public"
 
     id: str
     task_id: str
@@ -62,11 +78,44 @@ class EvidenceItem(_Frozen):
 
 
 class EvidenceBundle(_Frozen):
-    """What one step's proposals see."""
+    """What one step's proposals see. Raises PrivateData when a part is not public."""
 
+    label: ClassVar[Label] = "public"
+
+    labels: frozenset[Literal["public"]] = frozenset({"public"})
+    """All labels of all parts; no other can be written down."""
     interactions: tuple[Interaction, ...]
     """Earlier ones of the phase first, then all of the current step."""
     items: tuple[EvidenceItem, ...]
+
+    @model_validator(mode="after")
+    def _made_of_public_parts(self) -> Self:
+        require_public(self)
+        return self
+
+    @model_serializer(mode="wrap")
+    def _leaves_public(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Once more here, for a model can be made or changed past its validation.
+        require_public(self)
+        return write(self)
+
+    @field_serializer("labels")
+    def _sorted(self, labels: frozenset[str]) -> list[str]:
+        return sorted(labels)
+
+    def artifact(self, sources: Sequence[tuple[str, int]]) -> dict[str, Any]:
+        """The body of its record: `sources` says which record holds each interaction, and at which place."""
+        require_public(self)
+        if len(sources) != len(self.interactions):
+            raise ValueError("a bundle's record needs one source for each interaction")
+        return {
+            "labels": sorted(self.labels),
+            "interactions": [
+                {"record": record, "place": place, "task": interaction.task.id}
+                for (record, place), interaction in zip(sources, self.interactions, strict=True)
+            ],
+            "items": [item.model_dump(mode="json") for item in self.items],
+        }
 
     def items_of(self, record: int) -> tuple[EvidenceItem, ...]:
         """The citable items of one interaction, by its place in the bundle."""
@@ -110,6 +159,7 @@ def _tail(text: str) -> str:
 
 def bundle(earlier: Sequence[Interaction], current: Sequence[Interaction]) -> EvidenceBundle:
     """Join a step's interactions with earlier ones of the phase since the last adoption (EVID-03)."""
+    require_public((*earlier, *current))
     chosen = (*select_earlier(earlier), *current)
     items: list[EvidenceItem] = []
     for number, interaction in enumerate(chosen):

@@ -66,6 +66,17 @@ class Ledger:
     def add(self, exchange: Exchange) -> None:
         self._kept.append(exchange)
 
+    def mark(self) -> int:
+        """How many there are."""
+        return len(self._kept)
+
+    def since(self, mark: int) -> tuple[Exchange, ...]:
+        """Those added after a mark, left where they are."""
+        return tuple(self._kept[mark:])
+
+    def latest(self) -> Exchange:
+        return self._kept[-1]
+
     def take(self) -> tuple[Exchange, ...]:
         """All exchanges since the last call."""
         kept, self._kept = tuple(self._kept), []

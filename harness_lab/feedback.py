@@ -4,7 +4,7 @@ picks the words (FB-01..04).
 The verdict goes no further than `reply`: what is kept and what reaches the program are the words alone.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -12,6 +12,7 @@ from broker.attempt import Reply
 from broker.record import EpisodeRecord
 from harness_lab.auxiliary import Auxiliary
 from harness_lab.chat import AuxiliaryError
+from harness_lab.labels import Label
 from harness_lab.replies import WORDINGS, ReplyCase, reply_case
 from verifier.task import Task, Verdict
 
@@ -20,6 +21,7 @@ class GivenReply(BaseModel):
     """One reply as it was given. Public."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    label: ClassVar[Label] = "public"
 
     submission: int
     """Which submission of the episode it answers, from 0."""

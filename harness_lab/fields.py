@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from broker.record import ModelCall
+from harness_lab.annotation import Annotation
 from harness_lab.evidence import EvidenceBundle, Interaction
 
 LONGEST_ADDRESS: Final = 200
@@ -96,7 +97,9 @@ class Fields:
 def bundle_fields(bundle: EvidenceBundle) -> dict[str, Root]:
     """The roots that a bundle gives: `episode` by number, and `evidence`."""
     return {
-        "episode": lambda: [episode_tree(item) for item in bundle.interactions],
+        "episode": lambda: [
+            episode_tree(item, f"episode/{number}") for number, item in enumerate(bundle.interactions)
+        ],
         "evidence": lambda: [item.model_dump(mode="json") for item in bundle.items],
     }
 
@@ -106,8 +109,8 @@ def one_episode(interaction: Interaction) -> Fields:
     return Fields({"episode": lambda: episode_tree(interaction)})
 
 
-def episode_tree(interaction: Interaction) -> dict[str, Any]:
-    """Everything public of one interaction under the names of the grammar."""
+def episode_tree(interaction: Interaction, path: str = "episode") -> dict[str, Any]:
+    """Everything public of one interaction under the names of the grammar; `path` is its own address."""
     task, record = interaction.task, interaction.record
     rest = record.model_dump(mode="json", exclude=set(_OWN_NAMES))
     return {
@@ -117,12 +120,16 @@ def episode_tree(interaction: Interaction) -> dict[str, Any]:
         "tool": [call.model_dump(mode="json") for call in record.tool_calls],
         "submission": [item.model_dump(mode="json") for item in record.submissions],
         "reply": [item.model_dump(mode="json") for item in interaction.given],
-        "annotation": [
-            {"to_reply": place, **note.model_dump(mode="json")} for place, note in interaction.annotations
-        ],
+        "annotation": [{"to_reply": place, **located(note, path)} for place, note in interaction.annotations],
         "dropped_annotation": list(interaction.dropped_annotations),
         **rest,
     }
+
+
+def located(note: Annotation, path: str) -> dict[str, Any]:
+    """An annotation whose addresses begin with the episode's own address."""
+    fields = [path + field.removeprefix("episode") for field in note.fields]
+    return {**note.model_dump(mode="json"), "fields": fields}
 
 
 def _call(call: ModelCall) -> dict[str, Any]:

@@ -17,11 +17,12 @@ from harness_lab.feedback import GivenReply
 
 _AGREES: Final[Mapping[bool, frozenset[tuple[FeedbackType, int]]]] = {
     True: frozenset({("acceptance", 1)}),
-    # A generic "reconsider" does not say what is wrong, so an honest reader may find it ambiguous.
-    False: frozenset(
-        {("correction", -1), ("new_requirement", -1), ("new_information", -1), ("ambiguous", 0)}
-    ),
+    # A generic "reconsider" does not say what is wrong, so an honest reader may find it ambiguous, or new.
+    False: frozenset({("correction", -1), ("new_requirement", 0), ("new_information", 0), ("ambiguous", 0)}),
 }
+
+_LONGEST_PROBLEM: Final = 300
+"""Characters of a reason; a part of it may be the model's own words."""
 
 
 def interpretation_request(question: str, record: EpisodeRecord, given: GivenReply) -> InterpretationRequest:
@@ -36,6 +37,7 @@ def interpretation_request(question: str, record: EpisodeRecord, given: GivenRep
             for call in record.tool_calls
             if call.after_model_call <= last
         ),
+        submission=given.submission,
         answer=submission.text,
         reply=given.text,
     )
@@ -44,7 +46,7 @@ def interpretation_request(question: str, record: EpisodeRecord, given: GivenRep
 def read_annotation(raw: Mapping[str, Any], request: InterpretationRequest, given: GivenReply) -> Annotation:
     """A checked annotation. ValueError, in one line, when structure, addresses or class are wrong (FB-06)."""
     try:
-        found = Annotation.model_validate(dict(raw))
+        found = Annotation.model_validate({**raw, "status": "hypothesis"})
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"annotation field {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
@@ -66,4 +68,4 @@ async def interpret(
     try:
         return read_annotation(await auxiliary.interpret(request), request, given), ""
     except (AuxiliaryError, ValueError) as error:
-        return None, str(error)
+        return None, str(error)[:_LONGEST_PROBLEM]

@@ -29,6 +29,11 @@ class Shape:
     name: str
     schema: Mapping[str, Any]
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The names of its properties."""
+        return tuple(self.schema.get("properties", ()))
+
 
 class Manner(BaseModel):
     """What is sent to an endpoint. It only ever gets poorer."""

@@ -82,6 +82,12 @@ class AuxiliaryConfig(_Config):
     base_url: str | None = None
     model: str | None = None
     api_key_variable: str = "OPENAI_API_KEY"
+    effort: str | None = None
+    """Value of `reasoning_effort`; None does not send it. Dropped, and said so, where it is refused."""
+    max_tokens: int = Field(default=8192, ge=256)
+    """Most tokens of one reply, its thoughts included; a proposal holds a whole program."""
+    length_parameter: LengthParameter = "max_tokens"
+    """Tried first; an endpoint that wants `max_completion_tokens` says so."""
     endpoint: EndpointSettings = EndpointSettings(timeout_seconds=120)
     """Time-out, retries, rate limit and prices."""
 

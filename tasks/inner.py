@@ -17,7 +17,8 @@ from catalog.digest import short
 from catalog.store import Ref
 from harness_lab.collect import collect as collect_interactions
 from harness_lab.dryrun import dry_run
-from harness_lab.evidence import Interaction, bundle
+from harness_lab.evidence import EvidenceBundle, Interaction, bundle
+from harness_lab.fallbacks import fallbacks_of
 from harness_lab.gates import Gate, Gates
 from harness_lab.history import HistoryEntry, Tried, history_entry
 from harness_lab.improver.base import Proposal, ProposalContext, Skip, propose_all
@@ -74,6 +75,9 @@ async def collect(cycle: int, step: int, model: Ref, harness: Ref) -> Ref:
             "interactions": [item.model_dump(mode="json") for item in found.interactions],
             "lost": [lost.error for lost in found.lost],
             "cursor": cursor,
+            "exchanges": session.keep_exchanges(
+                f"collect {session.run_id} h{cycle:04d}/{step}", fallbacks_of(found.interactions)
+            ),
         }
         return session.store.put_record("interactions", 1, record)
 
@@ -89,9 +93,11 @@ async def propose(
     session = current()
 
     async def body() -> Ref:
-        *earlier, latest = (_interactions(session, ref) for ref in interactions)
+        *earlier, latest = groups = [_interactions(session, ref) for ref in interactions]
+        evidence = bundle([item for group in earlier for item in group], latest)
+        shown = _put_bundle(session, evidence, interactions, groups)
         context = ProposalContext(
-            evidence=bundle([item for group in earlier for item in group], latest),
+            evidence=evidence,
             inventory=session.inventory().model_dump(mode="json"),
             history=tuple(_history(session, ref) for ref in history),
             budgets=session.config.budgets,
@@ -105,7 +111,9 @@ async def propose(
         for item in found:
             if isinstance(item, Proposal):
                 session.put_harness(item.harness)
-        return session.store.put_record("proposals", 1, {"proposals": proposals})
+        exchanges = session.keep_exchanges(f"propose {session.run_id} h{cycle:04d}/{step}")
+        record = {"proposals": proposals, "bundle": shown.digest, "exchanges": exchanges}
+        return session.store.put_record("proposals", 1, record)
 
     inputs = {"harness": harness.digest, **session.identities()}
     inputs |= {f"interactions-{i}": ref.digest for i, ref in enumerate(interactions)}
@@ -228,6 +236,24 @@ def _dry_tasks(session: Session) -> list[dict[str, Any]]:
 def _interactions(session: Session, ref: Ref) -> list[Interaction]:
     record = session.store.get_record(ref.digest, "interactions")
     return [Interaction.model_validate(item) for item in record["interactions"]]
+
+
+def _put_bundle(
+    session: Session,
+    evidence: EvidenceBundle,
+    interactions: tuple[Ref, ...],
+    groups: list[list[Interaction]],
+) -> Ref:
+    """The step's bundle as an artifact: its labels, and where each of its interactions is kept."""
+    places = {
+        id(item): (ref.digest, place)
+        for ref, group in zip(interactions, groups, strict=True)
+        for place, item in enumerate(group)
+    }
+    body = evidence.artifact([places[id(item)] for item in evidence.interactions])
+    record = session.store.put_record("evidence-bundle", 1, body)
+    session.catalog.record_artifact(record, "evidence-bundle", f"propose {session.run_id}")
+    return record
 
 
 def _history(session: Session, ref: Ref) -> HistoryEntry:

@@ -8,7 +8,7 @@ import asyncio
 import fcntl
 import os
 import platform
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -29,11 +29,16 @@ from catalog.database import Catalog, RunStatus
 from catalog.digest import digest_json, short
 from catalog.errors import StoreError
 from catalog.store import Ref, Store
-from harness_lab.auxiliary import Auxiliary, ChatAuxiliary, open_auxiliary, open_endpoint
+from harness_lab.auxiliary import Auxiliary, open_auxiliary
+from harness_lab.chat import ChatEndpoint
+from harness_lab.exchange import SCHEMA as EXCHANGES
+from harness_lab.exchange import VERSION as EXCHANGES_VERSION
+from harness_lab.exchange import Fallback, Ledger, artifact
 from harness_lab.improver.base import Improver
 from harness_lab.improver.llm import ChatImprover
 from harness_lab.improver.rules import RuleImprover
 from report.progress import RunProgress
+from tasks.auxiliary import open_chat
 from tasks.config import AuxiliaryConfig, RunConfig, config_identity, new_run_id
 from verifier.grade import Grader
 from verifier.inventory import Inventory
@@ -62,15 +67,12 @@ def machine_facts() -> dict[str, str | int]:
     }
 
 
-def open_improver(config: AuxiliaryConfig) -> Improver:
+def open_improver(config: AuxiliaryConfig, chat: ChatEndpoint | None) -> Improver:
     """The configured improver: rules, or a chat model (PROP-04)."""
     if config.improver == "rules":
         return RuleImprover()
-    assert config.base_url is not None
-    assert config.model is not None
-    return ChatImprover(
-        open_endpoint(config.base_url, config.model, config.api_key_variable, config.endpoint)
-    )
+    assert chat is not None, "the configuration has an endpoint wherever it has such an improver"
+    return ChatImprover(chat)
 
 
 class Session:
@@ -97,13 +99,13 @@ class Session:
         self.host_identity = host_identity(
             self.sandboxes, config.budgets, self.guidance, self.runtime.libraries
         )
-        self.auxiliary: Auxiliary = open_auxiliary(
-            config.auxiliary.base_url,
-            config.auxiliary.model,
-            config.auxiliary.api_key_variable,
-            config.auxiliary.endpoint,
-        )
-        self.improver: Improver = open_improver(config.auxiliary)
+        self.exchanges = Ledger()
+        self.chat = open_chat(config.auxiliary, self.exchanges)
+        """The second model's endpoint, one for all its roles; None where rules do everything."""
+        self.probed: str | None = None
+        """Digest of what the endpoint's probe found."""
+        self.auxiliary: Auxiliary = open_auxiliary(self.chat, self.exchanges)
+        self.improver: Improver = open_improver(config.auxiliary, self.chat)
         self.limiter = Limiter(config.concurrency)
         self.claims: dict[str, int] = {}
         """Tokens of the handoff requests that this process holds."""
@@ -141,6 +143,7 @@ class Session:
             "run_id": self.run_id,
             "no_training": self.release.no_training,
             "machine": machine_facts(),
+            "auxiliary_probe": self.probed,
         }
         identities = {"model": model.digest, "config": config_identity(self.config), **self.identities()}
         self.catalog.start_run(self.run_id, self.config.recipe_name, plain, identities)
@@ -205,6 +208,18 @@ class Session:
         """What the release and the execution environment offer, public (PROP-03)."""
         return self.release.inventory(self.runtime.libraries)
 
+    def keep_exchanges(self, made_by: str, fallbacks: Iterable[Fallback] = ()) -> str:
+        """Store what was said to and by the auxiliary since the last time. Returns the record's digest."""
+        body = artifact(
+            self.auxiliary.identity,
+            self.exchanges.take(),
+            fallbacks,
+            self.chat.manner if self.chat is not None else None,
+        )
+        record = self.store.put_record(EXCHANGES, EXCHANGES_VERSION, body)
+        self.catalog.record_artifact(record, EXCHANGES, made_by)
+        return record.digest
+
     async def release_services(self) -> None:
         """End the inference service, so that training has the machine to itself (HAND-04)."""
         async with self._switch:
@@ -213,9 +228,10 @@ class Session:
     async def close(self) -> None:
         """End everything that this session started."""
         await self.release_services()
-        for name, model in (("auxiliary", self.auxiliary), ("improver", self.improver)):
-            if isinstance(model, ChatAuxiliary | ChatImprover):
-                self.progress.note(f"{name} {model.spending()}")
+        if self.exchanges.mark():
+            self.keep_exchanges(f"unfinished stage of {self.run_id}")
+        if self.chat is not None:
+            self.progress.note(f"auxiliary {self.chat.client.spending()}")
         await self.improver.close()
         await self.auxiliary.close()
         await self.sandboxes.close()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from broker.harness import Harness
 from harness_lab.evidence import Interaction
-from harness_lab.fields import Fields, bundle_fields
+from harness_lab.fields import Fields, bundle_fields, located
 from harness_lab.improver.base import ProposalContext
 
 _QUESTION, _TEXT, _READ = 750, 600, 6000
@@ -62,7 +62,9 @@ def _preview(number: int, interaction: Interaction) -> dict[str, Any]:
         "failed_call": {"code": failed.code[:1000], "error": failed.error[-500:]} if failed else None,
         "submitted": [submission.text[:_TEXT] for submission in record.submissions],
         "replies": [reply.text for reply in interaction.given],
-        "hypotheses_about_replies": [note.model_dump(mode="json") for _, note in interaction.annotations],
+        "hypotheses_about_replies": [
+            located(note, f"episode/{number}") for _, note in interaction.annotations
+        ],
         "stop_reason": record.stop_reason.value,
         "calls": {"model": len(record.model_calls), "tool": len(record.tool_calls)},
     }

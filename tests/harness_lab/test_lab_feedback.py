@@ -12,6 +12,7 @@ from broker.record import EpisodeRecord
 from harness_lab.annotation import InterpretationRequest
 from harness_lab.auxiliary import ChatAuxiliary, RuleAuxiliary, open_auxiliary
 from harness_lab.chat import AuxiliaryError, ChatEndpoint, read_object
+from harness_lab.manner import Manner
 from harness_lab.feedback import SimulatedResearcher
 from harness_lab.replies import WORDINGS, ReplyCase, case_of, reply_case
 from tests.fixtures.episodes import ScriptedModel, attempt, make_broker, right_answer
@@ -39,6 +40,7 @@ class Broken(RuleAuxiliary):
     """An auxiliary that says something else, or nothing."""
 
     def __init__(self, said: str | None) -> None:
+        super().__init__()
         self.said = said
 
     async def choose_reply(self, question: str, answer: str, allowed: tuple[str, ...]) -> str:
@@ -158,8 +160,9 @@ async def test_a_dead_chat_endpoint_is_an_auxiliary_error_and_the_interaction_go
 
 @pytest.mark.spec("SCHED-07")
 def test_an_auxiliary_has_a_pinned_identity() -> None:
-    assert open_auxiliary(None, None).identity == "rules/1"
-    assert open_auxiliary("http://h/v1", "m").identity == "chat:m@http://h/v1"
+    assert open_auxiliary(None).identity == "rules/2"
+    endpoint = ChatEndpoint("http://h/v1", "m", manner=Manner(effort="low"))
+    assert open_auxiliary(endpoint).identity == "2:chat:m@http://h/v1 effort=low"
 
 
 @pytest.mark.parametrize("text", ["", "no json", "{", "[1]", '{"a": ' * 2000])

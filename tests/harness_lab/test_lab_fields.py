@@ -41,6 +41,8 @@ def tree(*seen: Interaction) -> Fields:
         ("episode/0/submission/0/text", "It melts."),
         ("episode/0/reply/0/text", given(ReplyCase.RECONSIDER).text),
         ("episode/0/annotation/0/hint", "look"),
+        ("episode/0/annotation/0/status", "hypothesis"),
+        ("episode/0/annotation/0/fields/0", "episode/0/question"),
         ("episode/1/stop_reason", "program_ended"),
         ("inventory/tables/0/name", "metals.csv"),
         ("budgets/model_calls", "9"),
@@ -57,6 +59,8 @@ def test_every_public_leaf_of_an_interaction_has_an_address_and_reads_back_as_it
     public: dict[str, Any] = SEEN.model_dump(mode="json")
     for name in ("id", "split", "material_group"):
         public["task"].pop(name)
+    [[_, note]] = public["annotations"]
+    note["fields"] = ["episode/0/question"]
     wanted = {json.dumps(value, ensure_ascii=False) for value in _values(public)}
     read = {json.dumps(_back(found.text(address))) for address in found.addresses()}
     assert wanted <= read | {json.dumps(found.text(address)) for address in found.addresses()}
