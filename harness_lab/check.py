@@ -5,18 +5,18 @@ still changes what the model receives is decided by the dry run (`dryrun.py`): a
 """
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from harness_lab.patterns import dead_constants, dead_defaults, never_calls, only_constant_answers
+from harness_lab.folding import folded_texts
+from harness_lab.interface import call_problems, import_notices, shape_problems
+from harness_lab.patterns import notices, refusals
+from harness_lab.preferences import letter_preference
+from harness_lab.syntax import ProgramSyntaxError, bare, documentation, parse, reads_itself
 
 MAX_BYTES: Final = 64 * 1024
-_LETTER_PREFERENCE: Final = re.compile(
-    r"\b(?:answer|choose|pick|prefer|select|guess|say|use)\s+(?:option\s+|letter\s+)?[\"'(]?[A-H][\"')]?(?=[.,;!\s]*(?:$|\n|[.,;!]))"
-)
 UNCHANGED: Final = "what the model receives is unchanged"
 
 
@@ -30,64 +30,41 @@ class Checked(BaseModel):
 
 
 def check_program(code: str, parent: str | None = None) -> Checked:
-    """Check one program, and against its parent when there is one."""
-    if len(code.encode("utf-8", "replace")) > MAX_BYTES:
-        return Checked(errors=(f"the program is larger than {MAX_BYTES} bytes",))
+    """Check one program, and against its parent when there is one. Never raises, whatever the text."""
+    size = len(code.encode("utf-8", "replace"))
+    if size > MAX_BYTES:
+        return Checked(errors=(f"the program is larger than {MAX_BYTES} bytes: it has {size}",))
     try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        return Checked(errors=(f"syntax error{line}: {getattr(error, 'msg', error)}",))
-    errors = list(_shape_problems(tree)) or list(_effect_problems(tree))
-    if not errors and parent is not None and _same_but_for_comments(tree, parent):
-        errors.append(f"only comments or docstrings differ from the parent: {UNCHANGED}")
+        tree = parse(code)
+        return _checked(code, tree, parent)
+    except ProgramSyntaxError as error:
+        return Checked(errors=(str(error),))
+    except RecursionError:
+        return Checked(errors=("the program is nested too deeply to be checked",))
+
+
+def _checked(code: str, tree: ast.Module, parent: str | None) -> Checked:
+    errors = list(shape_problems(tree)) or [*refusals(tree), *call_problems(tree)]
+    if not errors and parent is not None and _same_but_for_comments(code, parent):
+        errors.append(f"only comments, docstrings or annotations differ from the parent: {UNCHANGED}")
     errors += _letter_preferences(tree)
-    return Checked(errors=tuple(errors), notices=(*dead_defaults(tree), *dead_constants(tree)))
+    return Checked(errors=tuple(errors), notices=(*notices(tree), *import_notices(tree)))
 
 
-def _shape_problems(tree: ast.Module) -> Iterator[str]:
-    runs = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and n.name == "run"]
-    if len(runs) != 1:
-        yield f"the program needs exactly one top-level function run(task, api), it has {len(runs)}"
-        return
-    if isinstance(runs[0], ast.AsyncFunctionDef):
-        yield "run(task, api) must be an ordinary function, not async"
-    given = runs[0].args
-    positional = [*given.posonlyargs, *given.args]
-    if len(positional) != 2 or given.vararg or given.kwonlyargs or given.kwarg:
-        yield "run must take exactly two positional parameters: run(task, api)"
-    if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(runs[0])):
-        yield "run(task, api) must not be a generator"
-
-
-def _effect_problems(tree: ast.Module) -> Iterator[str]:
-    yield from never_calls(
-        tree, "generate", "the program never calls api.generate, so nothing reaches the model"
-    )
-    yield from never_calls(tree, "submit", "the program never calls api.submit, so it can give no answer")
-    yield from only_constant_answers(tree)
-
-
-def _same_but_for_comments(tree: ast.Module, parent: str) -> bool:
+def _same_but_for_comments(code: str, parent: str) -> bool:
     try:
-        return ast.dump(_without_docstrings(tree)) == ast.dump(_without_docstrings(ast.parse(parent)))
-    except SyntaxError:
+        one, other = parse(code), parse(parent)
+    except ProgramSyntaxError:
         return False
-
-
-def _without_docstrings(tree: ast.Module) -> ast.Module:
-    copy = ast.parse(ast.unparse(tree))
-    for node in ast.walk(copy):
-        if isinstance(
-            node, ast.Module | ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef
-        ) and ast.get_docstring(node, clean=False):
-            node.body = node.body[1:] or [ast.Pass()]
-    return copy
+    return not reads_itself(one) and bare(one) == bare(other)
 
 
 def _letter_preferences(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found = _LETTER_PREFERENCE.search(node.value)
-            if found:
-                yield f"line {node.lineno} prefers an option letter: {found[0]!r}"
+    """In every text that is no documentation, pieced together where it is in pieces."""
+    apart = documentation(tree)
+    for statement in tree.body:
+        if id(statement) in apart:
+            continue
+        for text, line in folded_texts(statement).items():
+            if text not in apart.values() and (found := letter_preference(text)):
+                yield f"line {line} prefers an option instead of evidence: {found!r}"

@@ -63,13 +63,15 @@ async def test_a_dead_change_is_dropped_before_preflight_and_a_live_one_passes()
     live = await held.examine(LIVE, [])
     assert live.passed
     assert live.attempts
+    assert live.new_text == (a_task().prompt + "!",), "the record names the text that reaches the model"
+    assert live.gone_text == (a_task().prompt,)
     assert any("dead" in notice for notice in live.notices)
 
 
 async def test_a_program_that_does_not_parse_or_crashes_is_refused_with_its_reason() -> None:
     held = await gates()
     assert "syntax error" in (await held.examine(changed("def run(", "def run"), [])).reason
-    crash = await held.examine(changed("text = api", "raise KeyError('x')\n        text = api"), [])
+    crash = await held.examine(changed("text = api", "{}['x']\n        text = api"), [])
     assert not crash.passed
     assert "KeyError" in crash.reason
 
