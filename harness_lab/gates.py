@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from broker.broker import Broker
 from broker.harness import Harness
 from harness_lab.check import UNCHANGED, check_program
-from harness_lab.dryrun import DryRun, dry_run, unchanged
+from harness_lab.dryrun import DryRun, dry_run, new_text, unchanged
 from harness_lab.preflight import Designated, PreflightAttempt, preflight
 from harness_lab.selection import duplicate_of
 from harness_lab.zones import Finding, scan
@@ -33,6 +33,10 @@ class Gate(BaseModel):
     reason: str
     notices: tuple[str, ...] = ()
     attempts: tuple[PreflightAttempt, ...] = ()
+    new_text: tuple[str, ...] = ()
+    """What the dry run showed to reach the model under the candidate and not under its parent (T02)."""
+    gone_text: tuple[str, ...] = ()
+    """The other way round."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,14 @@ class Gates:
         tried = await preflight(
             self.broker, candidate, self.designated, self.broker.release.split("train"), self.seed
         )
-        return Gate(passed=tried.passed, reason=tried.reason, notices=notices, attempts=tried.attempts)
+        return Gate(
+            passed=tried.passed,
+            reason=tried.reason,
+            notices=notices,
+            attempts=tried.attempts,
+            new_text=new_text(self.parent_run, run),
+            gone_text=new_text(run, self.parent_run),
+        )
 
     def _leaks(self, candidate: Harness) -> tuple[Finding, ...]:
         release: Release = self.broker.release

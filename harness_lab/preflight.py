@@ -1,7 +1,8 @@
 """Preflight: does a program execute and finish on tasks that are known to be finishable? (SEL-01)
 
 The designated tasks are a short list of Train tasks, measured at phase start: those that the inherited
-harness finishes in a valid format, then those it finishes, fewest calls first. Where it finishes none, or
+harness finishes in a valid format, then those it finishes; of them those that leave it a call, then those
+with the fewest calls. Where it finishes none, or
 none in a valid format, preflight asks no more of a candidate than of the parent: a weak inherited harness
 or a hard task never ends a run. Right or wrong plays no part.
 """
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from broker.attempt import Attempt, task_seed
 from broker.broker import Broker
+from broker.budgets import Budgets
 from broker.harness import Harness
 from broker.record import GradedEpisode, StopReason
 from verifier.task import Task
@@ -67,7 +69,7 @@ async def designate(broker: Broker, harness: Harness, tasks: Sequence[Task], see
     formatted = [attempt for attempt in finished if attempt.format_valid]
     # Stable: equally good tasks keep the order of the Train plan. The rest fills the list up, so that a
     # candidate has three tasks to fail on wherever three were tried.
-    ordered = sorted(attempts, key=_hardness)
+    ordered = sorted(attempts, key=lambda attempt: _hardness(attempt, broker.budgets))
     return Designated(
         task_ids=tuple(attempt.task_id for attempt in ordered),
         finishable=bool(finished),
@@ -76,9 +78,12 @@ async def designate(broker: Broker, harness: Harness, tasks: Sequence[Task], see
     )
 
 
-def _hardness(attempt: PreflightAttempt) -> tuple[bool, bool, int]:
+def _hardness(attempt: PreflightAttempt, budgets: Budgets) -> tuple[bool, bool, bool, int]:
     finished = attempt.executed and attempt.finished
-    return not (finished and attempt.format_valid), not finished, attempt.model_calls + attempt.tool_calls
+    # A candidate may well need one call more than its parent; tools may be forbidden altogether.
+    spent = attempt.model_calls >= budgets.model_calls or 0 < budgets.tool_calls <= attempt.tool_calls
+    calls = attempt.model_calls + attempt.tool_calls
+    return not (finished and attempt.format_valid), not finished, spent, calls
 
 
 async def preflight(

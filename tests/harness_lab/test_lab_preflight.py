@@ -39,6 +39,29 @@ async def test_the_list_is_measured_and_fewest_calls_come_first() -> None:
     assert TRAIN[0].id not in found.task_ids[:-1]
 
 
+@pytest.mark.spec("SEL-01", "SCHED-04")
+async def test_a_task_that_leaves_a_call_to_spare_comes_before_one_that_takes_them_all() -> None:
+    # Three model calls are all there are; a tool call and two model calls are as many, and leave one.
+    code = f"""
+def run(task, api):
+    messages = [{{"role": "user", "content": task["prompt"]}}]
+    text = api.generate(messages)
+    if task["prompt"] == {FIRST}:
+        api.generate(messages)
+        api.generate(messages)
+    else:
+        api.generate(messages)
+        api.execute("1")
+        api.execute("2")
+    api.submit(text)
+"""
+    broker = make_broker(ScriptedModel("<answer>1</answer>"), model_calls=3)
+    found = await designate(broker, Harness(code=code), TRAIN, 1)
+    calls = {attempt.task_id: attempt.model_calls + attempt.tool_calls for attempt in found.attempts}
+    assert calls[TRAIN[0].id] < min(calls[task.id] for task in TRAIN[1:])
+    assert found.task_ids[-1] == TRAIN[0].id, "fewer calls, and none to spare"
+
+
 @pytest.mark.spec("SEL-01")
 async def test_a_valid_format_is_enough_and_a_right_answer_is_not_needed() -> None:
     designated = await chosen("<answer>1</answer>")
