@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from verifier import draft as drafts
 from verifier.draft import Draft
+from verifier.importers.paper import check_name
 from verifier.layout import (
     REFERENCES,
     SPLITS,
@@ -59,6 +60,7 @@ def freeze_draft(draft: Draft, destination: Path, declared: Declared) -> Header:
     Equal input gives equal bytes. Raises ReleaseError when a task has no split or the result would not load;
     then nothing is left behind.
     """
+    check_name(declared.name, draft)
     with _work_folder(destination) as work:
         counts, families, left_out = _write_tasks(draft, work)
         _write_references(draft, work, declared.name, left_out)

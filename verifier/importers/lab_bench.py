@@ -99,7 +99,7 @@ class LabBench:
         if not self._folders:
             raise ReleaseError(f"{root}: none of the folders {', '.join(_FAMILIES)} is there")
         self._files = {family: _family_files(folder) for family, folder in self._folders.items()}
-        self.notes = self._notes()
+        self.notes: Sequence[str] = self._notes()
 
     def files(self) -> Sequence[Path]:
         return sorted(path for paths in self._files.values() for path in paths)
