@@ -10,28 +10,51 @@ from prefect import flow
 from catalog.store import Ref
 from report.progress import RunProgress
 from rl.contract import refuse_chat_model
+from tasks.adaptation import best_of, revise, score_batch
 from tasks.config import RunConfig
 from tasks.finish import write_report
-from tasks.inner import collect, designate, preflight, propose, select
+from tasks.inner import collect, designate, preflight, propose
 from tasks.measure import evaluate
 from tasks.outer import consume, holding, import_model, import_seed, publish, train, validate
 from tasks.probe import probe_auxiliary
+from tasks.selection import select
 from tasks.session import current, open_session
+from tasks.trigger import hands_over
 
 
 @flow(name="rinr", flow_run_name="{config.recipe_name} seed {config.seed}", validate_parameters=True)
 async def rinr(config: RunConfig) -> str:
-    """Three cycles of harness learning and model learning. Returns the path of the report."""
-    refuse_chat_model(config.model.inference)
+    """The schedule of the configured mode. Returns the path of the report."""
+    if config.mode == "cycle":
+        refuse_chat_model(config.model.inference)
     with RunProgress() as progress:
         async with open_session(config, progress):
             await probe_auxiliary()
             model, harness = await import_model(), await import_seed()
-            history: tuple[Ref, ...] = ()
-            for cycle in range(1, config.schedule.cycles + 1):
-                harness, history = await harness_phase(cycle, model, harness, history)
-                model = await rl_phase(cycle, model, harness)
+            if config.mode == "cycle":
+                await cycles(model, harness)
+            elif config.schedule.protocol == "adaptation":
+                await adaptation(model, harness)
+            else:
+                await harness_phases(model, harness)
             return await write_report()
+
+
+async def cycles(model: Ref, harness: Ref) -> None:
+    """Three cycles of harness learning and model learning (SCHED-01, SCHED-02, SCHED-06)."""
+    history: tuple[Ref, ...] = ()
+    for cycle in range(1, current().config.schedule.cycles + 1):
+        selected, history = await harness_phase(cycle, model, harness, history)
+        if hands_over(cycle, harness, selected):
+            model = await rl_phase(cycle, model, selected)
+        harness = selected
+
+
+async def harness_phases(model: Ref, harness: Ref) -> None:
+    """Harness learning alone, the model stays what it is (SCHED-09)."""
+    history: tuple[Ref, ...] = ()
+    for cycle in range(1, current().config.schedule.cycles + 1):
+        harness, history = await harness_phase(cycle, model, harness, history)
 
 
 @flow(name="harness-phase", flow_run_name="h{cycle:04d}")
@@ -57,7 +80,10 @@ async def harness_phase(
                 for i, program in finalists.programs()
             ),
         )
-        decision = await select(cycle, step, harness, finalists, scores)
+        noise = (
+            await evaluate("step_val_again", cycle, step, model, harness) if schedule.aa_comparison else None
+        )
+        decision = await select(cycle, step, harness, finalists, scores, noise)
         harness, history = decision.selected, (*history, decision.record)
         pending = () if decision.adopted else evidence
     await evaluate("phase_end_test", cycle, schedule.steps, model, harness)
@@ -77,3 +103,27 @@ async def rl_phase(cycle: int, model: Ref, harness: Ref) -> Ref:
         async with holding(request):
             await validate(request, await train(request))
     return await consume(request)
+
+
+@flow(name="adaptation", flow_run_name="adaptation")
+async def adaptation(model: Ref, harness: Ref) -> Ref:
+    """The paper's adaptation of a harness: one update a batch, then one look at Val (SCHED-10).
+
+    Returns the best program on the adaptation set. Val chooses nothing: it compares that one with H0.
+    """
+    initial, designated = harness, await designate(1, model, harness)
+    batches, programs = tuple[Ref, ...](), tuple[Ref, ...]()
+    pending, history = tuple[Ref, ...](), tuple[Ref, ...]()
+    for update in range(1, current().config.schedule.steps + 1):
+        conversations = await collect(1, update, model, harness)
+        batches = (*batches, await score_batch(1, update, model, harness, conversations))
+        programs, evidence = (*programs, harness), (*pending, conversations)
+        proposals = await propose(1, update, harness, evidence, history)
+        finalists = await preflight(1, update, model, harness, proposals, evidence, designated)
+        revision = await revise(1, update, harness, finalists)
+        harness, history = revision.selected, (*history, revision.record)
+        pending = () if revision.adopted else evidence
+    best = await best_of(batches, programs)
+    await evaluate("validation_initial", 1, 0, model, initial)
+    await evaluate("validation_selected", 1, 0, model, best)
+    return best

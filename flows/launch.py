@@ -41,7 +41,8 @@ def finished_run(config: RunConfig) -> Path | None:
 
 def check_inputs(config: RunConfig) -> None:
     """What can be refused before anything is started or written: release, model folder, a chat endpoint."""
-    refuse_chat_model(config.model.inference)
+    if config.mode == "cycle":
+        refuse_chat_model(config.model.inference)
     find(config.release)
     if config.model.inference != "endpoint" and config.model.name != DEFAULT_MODEL:
         find_model(config.model.name, Path(config.storage.cache))
@@ -61,7 +62,7 @@ def launch(config: RunConfig) -> Path:
         server = None
         if not PREFECT_API_URL.value():
             server = stack.enter_context(own_server(Path(os.environ["PREFECT_HOME"])))
-        if named.trainer.start == "fork":
+        if named.trainer.start == "fork" and named.mode == "cycle":
             prepare_forks()
         from flows.cycle import rinr  # seconds of imports, while the server starts
 

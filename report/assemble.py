@@ -33,9 +33,13 @@ _ORDER = (
     "phase_baseline_test",
     "step_val_parent",
     "step_val_candidate",
+    "step_val_again",
     "phase_end_test",
     "rl_baseline_test",
     "export_test",
+    "adaptation_batch",
+    "validation_initial",
+    "validation_selected",
     "evaluation",
 )
 _OUTER_STAGES = {"publish", "train", "validate", "consume"}

@@ -23,9 +23,13 @@ Kind = Literal[
     "phase_baseline_test",
     "step_val_parent",
     "step_val_candidate",
+    "step_val_again",
     "phase_end_test",
     "rl_baseline_test",
     "export_test",
+    "adaptation_batch",
+    "validation_initial",
+    "validation_selected",
     "evaluation",
 ]
 
@@ -33,9 +37,13 @@ KIND_LABELS: Final[dict[str, str]] = {
     "phase_baseline_test": "phase start",
     "step_val_parent": "parent",
     "step_val_candidate": "candidate",
+    "step_val_again": "parent again",
     "phase_end_test": "phase end",
     "rl_baseline_test": "RL start",
     "export_test": "loaded export",
+    "adaptation_batch": "batch",
+    "validation_initial": "initial program",
+    "validation_selected": "selected program",
     "evaluation": "separate evaluation",
 }
 
@@ -106,7 +114,9 @@ class Measurement:
 
     @property
     def label(self) -> str:
-        step = f"step {self.step} " if self.step is not None and self.split == "val" else ""
+        step = f"step {self.step} " if self.step is not None and self.kind.startswith("step_val") else ""
+        if self.kind == "adaptation_batch":
+            return f"batch {self.step}"
         number = f" {self.candidate}" if self.candidate is not None else ""
         return f"{step}{KIND_LABELS.get(self.kind, self.kind)}{number}"
 
@@ -245,7 +255,17 @@ class RunView:
     @property
     def selections(self) -> tuple[Measurement, ...]:
         """Val of parents and candidates, in the order of the schedule."""
-        return tuple(item for item in self.measurements if item.split == "val" and item.kind != "evaluation")
+        return tuple(item for item in self.measurements if item.kind.startswith("step_val"))
+
+    @property
+    def batches(self) -> tuple[Measurement, ...]:
+        """Train batches of an adaptation, in order; each holds other tasks (SCHED-10)."""
+        return tuple(item for item in self.measurements if item.kind == "adaptation_batch")
+
+    @property
+    def validations(self) -> tuple[Measurement, ...]:
+        """Val of the initial and of the selected program of an adaptation, which chose nothing there."""
+        return tuple(item for item in self.measurements if item.kind.startswith("validation"))
 
     def won(self, item: Measurement) -> bool:
         """It is the Val measurement of a candidate that its step adopted."""
@@ -257,10 +277,9 @@ class RunView:
 
     @property
     def journey(self) -> tuple[Measurement, ...]:
-        """Test at every boundary, and Val of every parent and every adopted candidate."""
-        return tuple(
-            item for item in self.measurements if item.kind != "step_val_candidate" or self.won(item)
-        )
+        """Test at every boundary, Val of every parent and every adopted candidate, Val of an adaptation."""
+        beside = ("step_val_candidate", "step_val_again", "adaptation_batch")
+        return tuple(item for item in self.measurements if item.kind not in beside or self.won(item))
 
     @property
     def evaluations(self) -> tuple[Measurement, ...]:

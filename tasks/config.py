@@ -30,6 +30,13 @@ class ScheduleConfig(_Config):
     candidates: int = Field(default=3, ge=1)
     preflight_tasks: int = Field(default=4, ge=1)
     """How many Train tasks are tried to find the designated preflight list (SEL-01)."""
+    aa_comparison: bool = False
+    """Evaluate the parent twice at each step, beside the rule: the noise floor, for V more episodes."""
+    trigger: Literal["always_debug", "improvement"] = "always_debug"
+    """`improvement` hands over to RL only if the program changed and Test gained (SCHED-06)."""
+    protocol: Literal["selection", "adaptation"] = "selection"
+    """Of `mode=harness`. `adaptation`: `steps` batches of `interactions` conversations, one update a batch;
+    the best program on them is compared with the initial one on Val (SCHED-10)."""
 
 
 class ModelConfig(_Config):
@@ -141,6 +148,9 @@ class RunConfig(_Config):
 
     recipe_name: str = "custom"
     """The recipe that the numbers come from; only a label."""
+    mode: Literal["cycle", "harness", "model"] = "cycle"
+    """`cycle`: harness and RL phases in turn. `harness`: harness phases only; the model is fixed, and may be
+    a chat endpoint (SCHED-09). `model`: RL phases only; not built yet, and refused."""
     run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
     """Names the run folder; the same id again resumes the run."""
     seed: int = Field(default=1, ge=0)
@@ -156,6 +166,18 @@ class RunConfig(_Config):
     trainer: TrainerConfig = TrainerConfig()
     sandbox: SandboxConfig = SandboxConfig()
     storage: StorageConfig = StorageConfig()
+
+    @model_validator(mode="after")
+    def _one_schedule(self) -> Self:
+        if self.mode == "model":
+            raise ValueError("mode=model is not built yet: give mode=cycle or mode=harness")
+        if self.schedule.protocol == "adaptation" and (self.mode, self.schedule.cycles) != ("harness", 1):
+            raise ValueError("schedule.protocol=adaptation needs mode=harness and schedule.cycles=1")
+        if self.schedule.trigger == "improvement" and self.mode != "cycle":
+            raise ValueError(
+                "schedule.trigger=improvement decides about RL phases, which only mode=cycle has"
+            )
+        return self
 
 
 def new_run_id(config: RunConfig) -> str:

@@ -1,36 +1,31 @@
-"""Stages of the inner recursion: designate, collect, propose, preflight, select.
+"""Stages of the inner recursion up to Val: designate, collect, propose, preflight.
 
 Each takes references, calls the harness lab, and leaves a record. What goes from stage to stage about Train
 is public by type; verdicts stay in the private episode blobs (EVID-02). Must not know how programs improve.
 """
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from prefect import task
-from prefect.artifacts import acreate_markdown_artifact
-from prefect.context import FlowRunContext
 
 from broker.guidance import program_task
 from broker.harness import Harness
-from catalog.digest import short
 from catalog.store import Ref
 from harness_lab.collect import collect as collect_interactions
+from harness_lab.collect import first_answers
 from harness_lab.dryrun import dry_run
 from harness_lab.evidence import EvidenceBundle, Interaction, bundle
 from harness_lab.fallbacks import fallbacks_of
 from harness_lab.gates import Gate, Gates
-from harness_lab.history import HistoryEntry, Tried, history_entry
+from harness_lab.history import HistoryEntry
 from harness_lab.improver.base import Proposal, ProposalContext, Skip, propose_all
 from harness_lab.preflight import Designated
 from harness_lab.preflight import designate as designate_tasks
 from harness_lab.schedule import cursor_at, draw, train_order
-from harness_lab.selection import CandidateResult, Decision
-from harness_lab.selection import select as select_program
-from tasks.measure import RETRIES, load_evaluation, put_episodes
+from tasks.measure import RETRIES, put_episodes
 from tasks.session import Session, current
 from tasks.stage import StageKey, run_stage
-from tasks.values import Finalist, Finalists, Measured, Selected
+from tasks.values import Finalist, Finalists
 from verifier.task import Task
 
 VERSION: Final = 1
@@ -69,6 +64,7 @@ async def collect(cycle: int, step: int, model: Ref, harness: Ref) -> Ref:
             found = await collect_interactions(
                 broker, session.harness(harness), tasks, session.auxiliary, session.config.seed, bar.episode
             )
+        session.progress.note(f"step {step}: {first_answers(found.graded)}")
         private = put_episodes(session.store, list(found.graded))
         session.catalog.record_artifact(private, "episodes", f"collect {session.run_id} h{cycle:04d}/{step}")
         record = {
@@ -156,32 +152,6 @@ async def preflight(
     }
     record = await _stage(session, "preflight", cycle, step, inputs, body)
     return _finalists(session, record, proposals)
-
-
-@task(name="select", task_run_name="select, step {step}", **RETRIES)
-async def select(
-    cycle: int, step: int, harness: Ref, finalists: Finalists, scores: Sequence[Measured]
-) -> Selected:
-    """Apply the rule to complete Val evaluations and record the decision (SEL-04..07, SEL-09)."""
-    session = current()
-    parent, *others = (load_evaluation(session.store, measured) for measured in scores)
-    reached = [entry for entry in finalists.entries if entry.executable]
-    decision = select_program(
-        parent,
-        [
-            CandidateResult(index=entry.index, evaluation=evaluation, hypothesis=entry.hypothesis)
-            for entry, evaluation in zip(reached, others, strict=True)
-        ],
-        seed=session.config.seed,
-    )
-    record = session.store.put_record("history-entry", 1, _entry(cycle, step, decision, finalists))
-    body = _decision_body(decision, finalists)
-    session.catalog.record_decision(session.run_id, cycle, step, body)
-    outcome = "adopted" if decision.adopted else "kept the parent:"
-    session.progress.note(f"h{cycle:04d} step {step}: {outcome} {decision.reason}")
-    await _show(cycle, step, decision, finalists)
-    chosen = next((e.program for e in reached if e.index == decision.index), harness)
-    return Selected(selected=chosen, adopted=decision.adopted, record=record)
 
 
 async def _gates(
@@ -289,55 +259,4 @@ def _finalists(session: Session, record: Ref, proposals: Ref) -> Finalists:
         skipped=tuple(
             entry["reason"] for entry, item in zip(entries, made, strict=True) if isinstance(item, Skip)
         ),
-    )
-
-
-def _entry(cycle: int, step: int, decision: Decision, finalists: Finalists) -> dict[str, Any]:
-    """What later proposals may know of this step: aggregates and public facts (EVID-05)."""
-    dropped = [
-        Tried(harness=entry.program.digest, hypothesis=entry.hypothesis, outcome=entry.reason)
-        for entry in finalists.entries
-        if not entry.executable
-    ]
-    return history_entry(cycle, step, decision, dropped).model_dump(mode="json")
-
-
-def _decision_body(decision: Decision, finalists: Finalists) -> dict[str, Any]:
-    dropped = [
-        {
-            "index": entry.index,
-            "harness": entry.program.digest,
-            "hypothesis": entry.hypothesis,
-            "reason": entry.reason,
-        }
-        for entry in finalists.entries
-        if not entry.executable
-    ]
-    proposals = [
-        {"index": entry.index, "rationale": entry.rationale, "evidence_ids": list(entry.evidence_ids)}
-        for entry in finalists.entries
-    ]
-    return {
-        **decision.model_dump(mode="json"),
-        "dropped": dropped,
-        "proposals": proposals,
-        "skipped": list(finalists.skipped),
-    }
-
-
-async def _show(cycle: int, step: int, decision: Decision, finalists: Finalists) -> None:
-    """The decision as a markdown artifact of the Prefect run."""
-    if FlowRunContext.get() is None:
-        return
-    rows = [f"| parent | {decision.parent_correct}/{decision.total} | {short(decision.parent)} |"]
-    for item in decision.candidates:
-        rows.append(f"| candidate {item.index} | {item.correct}/{decision.total} | {item.reason} |")
-    for entry in finalists.entries:
-        if not entry.executable:
-            rows.append(f"| candidate {entry.index} | not on Val | {entry.reason} |")
-    text = "\n".join(
-        [f"**{decision.reason}**", "", "| program | Val (selection) | note |", "|---|---|---|", *rows]
-    )
-    await acreate_markdown_artifact(
-        text.replace("`", "'"), key=f"decision-h{cycle:04d}-{step}", description="Selection on Val"
     )
