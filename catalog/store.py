@@ -86,6 +86,23 @@ class Store:
             raise StoreError(f"{path}: object is corrupt; delete the file and run the stage again")
         return data
 
+    def put_file(self, path: Path) -> Ref:
+        """Store one file as a blob without holding it in memory. A symbolic link is refused."""
+        with self._naming(path):
+            if path.is_symlink() or not path.is_file():
+                raise StoreError(f"{path} is not an ordinary file; store a copy of the file instead")
+            entry = self._put_file(path.parent, path)
+        return Ref(kind="blob", digest=entry.digest, size=entry.size)
+
+    def checkout_file(self, digest: str, target: Path) -> None:
+        """Place a blob, verified, at a path that does not exist: a read-only hard link where the file system
+        allows it, else a copy. Never write into it."""
+        with self._naming(target):
+            if target.exists():
+                raise StoreError(f"{target} exists already: name a new file")
+            size = self._path(digest).stat().st_size
+            self._take_file(target.parent, TreeEntry(path=target.name, mode="644", size=size, digest=digest))
+
     # Records
 
     def put_record(self, schema: str, version: int, body: Mapping[str, Any]) -> Ref:

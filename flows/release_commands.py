@@ -95,6 +95,33 @@ def gather(importer: "Importer", into: Path, drop: list[str] | None) -> None:
 
 
 @app.command()
+def lake(
+    draft: DraftFolder,
+    folder: Annotated[Path, typer.Argument(help="The folder with the lake's files.")],
+    store: Annotated[
+        Path, typer.Option(help="The store that keeps the files once for all releases; on the same disk.")
+    ] = Path("runs/store"),
+    debug: Debug = False,
+) -> None:
+    """Add a folder of files to the draft's data lake. Releases with the same files use their bytes once.
+
+    Example: rinr release lake drafts/mine tables
+    """
+
+    def work() -> None:
+        from catalog.store import Store
+        from verifier.draft import Draft
+        from verifier.lake import add_lake
+
+        added = add_lake(Draft(draft), folder, Store(store))
+        for remark in added.remarks:
+            typer.echo(f"note: {remark}")
+        typer.echo(f"{draft}: lake {added.digest}: {len(added.files)} files, {added.size:,} bytes")
+
+    run_command(work, debug)
+
+
+@app.command()
 def freeze(
     draft: DraftFolder,
     destination: Annotated[Path, typer.Argument(help="The release folder to write; must not exist.")],
