@@ -17,12 +17,14 @@ from broker.episode import Episode
 from broker.errors import OURS
 from broker.limiter import Limiter
 from broker.model import ChatTaskModel, TaskModel
+from broker.outside import Outside
 from broker.record import GradedEpisode
 from broker.sandbox.base import SandboxFactory
 from broker.services import Services
 from broker.template import ChatTemplate
 from catalog.digest import digest_json
 from verifier.grade import Grader
+from verifier.judge import Judge
 from verifier.release import Release
 
 __all__ = ["BROKER_VERSION", "Attempt", "Broker", "Lost", "Reply", "Researcher", "host_identity", "task_seed"]
@@ -66,6 +68,8 @@ class Broker:
     """Seconds before the first retry; doubles with each."""
     libraries: tuple[str, ...] = field(default=())
     """Python packages of the execution environment, shown to programs in the inventory."""
+    judge: Judge | None = None
+    """Decides rubric criteria of a release that has such."""
 
     def identity(self) -> str:
         """`host_identity` of this broker."""
@@ -82,6 +86,7 @@ class Broker:
             budgets=self.budgets,
             guidance=self.guidance,
             inventory=self.release.inventory(self.libraries),
+            outside=Outside(self.release, self.sandboxes, self.judge),
         )
 
     async def run(self, attempt: Attempt, researcher: Researcher | None = None) -> GradedEpisode:
@@ -138,7 +143,9 @@ class Broker:
         return results
 
     async def close(self) -> None:
-        """Release the sandbox factory. Idempotent."""
+        """Release the sandbox factory and the judge. Idempotent."""
+        if self.judge is not None:
+            await self.judge.close()
         await self.sandboxes.close()
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from broker.attempt import Attempt, Reply, Researcher, call_seed
+from broker.checking import STEPS_UNFINISHED, Checking, NextStep
 from broker.clipping import clip_observation
 from broker.clock import EpisodeClock, current_clock, not_charged
 from broker.controller import Controller, Ended, Execute, Generate, Submit
@@ -32,6 +33,7 @@ from broker.record import (
     request_digest,
 )
 from broker.services import Services
+from broker.surroundings import prepare_code
 from broker.tools import ExecutionSession, ToolResult, clean_code
 from verifier.task import NOT_SUBMITTED, Verdict
 
@@ -58,6 +60,8 @@ class _Progress:
     submissions: list[Submission] = field(default_factory=list[Submission])
     replies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     verdicts: list[Verdict] = field(default_factory=list[Verdict])
+    steps: int = 0
+    """Submissions that ended a step of the task and were answered with the next one's prompt."""
     """Of the submissions. The first is the episode's (FB-02)."""
     record_bytes: int = 0
     prompt_tokens: int = 0
@@ -102,13 +106,17 @@ class Episode:
         self._handed = services.handed(attempt.task, self._turns)
         self._ledger = Ledger(attempt.task.prompt, services.guidance, self._handed.public)
         self._progress = _Progress()
+        self._checking = Checking(services.grader, services.outside, attempt.task)
 
     async def run(self) -> GradedEpisode:
         """Raises one of `errors.OURS`; whatever the program did is in the record."""
         services, task = self._services, self._attempt.task
         token = current_clock.set(self._clock)
         tools = ExecutionSession(
-            services.sandboxes, lake=services.release.lake, assets=services.release.assets(task.id)
+            services.sandboxes,
+            lake=services.release.lake,
+            assets=services.release.assets(task.id),
+            prepare=prepare_code(task),
         )
         controller: Controller | None = None
         try:
@@ -140,7 +148,7 @@ class Episode:
                         await controller.answer(observation, self._progress.tool_calls[-1].left)
                     case Submit(text):
                         self._progress.request = ("submit", text)
-                        if (stop := await self._submit(text)) is not None:
+                        if (stop := await self._submit(text, tools)) is not None:
                             return stop, None
                         reply = {"done": False, "reply": self._ledger.replies[-1]}
                         await controller.answer(reply, self._progress.submissions[-1].left)
@@ -265,7 +273,7 @@ class Episode:
         return Left(
             model_calls=budgets.model_calls - len(progress.model_calls) - model_calls,
             tool_calls=budgets.tool_calls - len(progress.tool_calls) - tool_calls,
-            user_turns=self._turns - len(self._ledger.replies),
+            user_turns=self._turns_left,
             context_tokens=room,
             seconds=round(max(0.0, self._clock.remaining), 3),
         )
@@ -316,13 +324,12 @@ class Episode:
         if result.timed_out:
             raise BudgetExhausted(StopReason.TOOL_TIMEOUT)
 
-    async def _submit(self, text: str) -> StopReason | None:
+    async def _submit(self, text: str, tools: ExecutionSession) -> StopReason | None:
         """Record a submission; why the episode ends with it, or None if a reply was given."""
         progress, task = self._progress, self._attempt.task
         self._count_bytes(len(text.encode("utf-8", "surrogatepass")))
         with not_charged():
-            verdict = await self._services.grader.grade_aside(task.id, text)
-        progress.verdicts.append(verdict)
+            found = await self._checking.submit(text, tools)
         submission = Submission(
             text=text,
             after_model_call=progress.last_model_call,
@@ -330,19 +337,32 @@ class Episode:
         )
         progress.submissions.append(submission)
         progress.request = None
-        if self._researcher is None or len(self._ledger.replies) >= self._turns:
+        if isinstance(found, NextStep):
+            progress.steps += 1
+            return self._answer(found.prompt)
+        progress.verdicts.append(found)
+        if self._researcher is None or self._turns_left <= 0:
             return StopReason.FIRST_ANSWER
         with not_charged():
             so_far = self._record(StopReason.FIRST_ANSWER, None)
-            reply = await self._researcher.reply(task, so_far, text, verdict)
+            reply = await self._researcher.reply(task, so_far, text, found)
         self._note_reply(reply)
         if reply.accepted:
             return StopReason.ACCEPTED
         if reply.text is None:
             return StopReason.FIRST_ANSWER
-        self._ledger.replies.append(reply.text)
-        progress.submissions[-1] = submission.model_copy(update={"reply": reply.text, "left": self._left()})
-        return None
+        return self._answer(reply.text)
+
+    def _answer(self, text: str) -> None:
+        """The program's latest submission is answered with this, and the episode goes on."""
+        self._ledger.replies.append(text)
+        submissions = self._progress.submissions
+        submissions[-1] = submissions[-1].model_copy(update={"reply": text, "left": self._left()})
+
+    @property
+    def _turns_left(self) -> int:
+        """Of the researcher; the prompt of a next step is none of them."""
+        return self._turns - (len(self._ledger.replies) - self._progress.steps)
 
     def _note_reply(self, reply: Reply) -> None:
         number = len(self._progress.submissions) - 1
@@ -361,7 +381,8 @@ class Episode:
 
     def _grade(self, stop: StopReason, error: ProgramError | None) -> GradedEpisode:
         progress = self._progress
-        verdict, *later = progress.verdicts or [NOT_SUBMITTED]
+        unfinished = STEPS_UNFINISHED if progress.steps else NOT_SUBMITTED
+        verdict, *later = progress.verdicts or [unfinished]
         if not progress.model_calls:
             verdict, later = NO_MODEL_CALL, []
             error = error or ProgramError(
@@ -369,7 +390,12 @@ class Episode:
             )
             stop = StopReason.CANDIDATE_ERROR
         repaired = not verdict.correct and any(other.correct for other in later)
-        return GradedEpisode(record=self._record(stop, error), verdict=verdict, repaired=repaired)
+        return GradedEpisode(
+            record=self._record(stop, error),
+            verdict=verdict,
+            repaired=repaired,
+            outside=tuple(self._checking.answers),
+        )
 
     def _record(self, stop: StopReason, error: ProgramError | None) -> EpisodeRecord:
         progress, attempt = self._progress, self._attempt

@@ -29,6 +29,7 @@ def program_task(
     task: Task, budgets: Budgets, guidance: str, inventory: Inventory, *, user_turns: int
 ) -> dict[str, Any]:
     """The `task` argument of `run(task, api)`: everything public but the id (HOST-01)."""
+    steps = task.surroundings.steps if task.surroundings is not None else ()
     return {
         "prompt": task.prompt,
         "family": task.family,
@@ -39,6 +40,8 @@ def program_task(
         "options": list(task.options),
         "answer_format": str(task.answer_format),
         "inventory": inventory.model_dump(mode="json"),
+        # Each is submitted for itself; the reply to a submission is the next one's prompt.
+        **({"steps": len(steps)} if steps else {}),
     }
 
 

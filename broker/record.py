@@ -182,11 +182,33 @@ def _is_false(value: bool) -> bool:
     return not value
 
 
+class OutsideAnswer(_Frozen):
+    """What a judge or a check script said of one submission, word for word. Private: it quotes rubrics."""
+
+    by: Literal["judge", "script"]
+    criterion: str
+    """Of a judge: the criterion's name; of a script: its step's name."""
+    satisfaction: dict[str, float]
+    """By criterion, or the script's rewards by key."""
+    why: str
+    raw: tuple[str, ...]
+    """A judge's texts in order, or the tail of a script's output."""
+    identity: str
+    """Of the judge, or digest of the script's files."""
+
+
+def _is_empty(value: object) -> bool:
+    # Written only where it says something: episodes without a rubric keep their bytes.
+    return not value
+
+
 class GradedEpisode(_Frozen):
     """A record with the verdict of its first submission. Private: never evidence."""
 
     record: EpisodeRecord
     verdict: Verdict
+    outside: tuple[OutsideAnswer, ...] = Field(default=(), exclude_if=_is_empty)
+    """What judge and scripts said, in order, of every submission."""
     repaired: bool = Field(default=False, exclude_if=_is_false)
     """A later submission, after feedback, was right where the first was not. Never part of the reward."""
 

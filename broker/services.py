@@ -6,6 +6,7 @@ from typing import Any
 from broker.budgets import Budgets
 from broker.guidance import program_task, public_texts
 from broker.model import ChatTaskModel, TaskModel
+from broker.outside import Outside
 from broker.record import Given
 from broker.sandbox.base import SandboxFactory
 from broker.template import ChatTemplate
@@ -38,6 +39,7 @@ class Services:
     budgets: Budgets
     guidance: str
     inventory: Inventory
+    outside: Outside
     _handed: dict[tuple[str, int], Handed] = field(default_factory=dict[tuple[str, int], Handed])
 
     def handed(self, task: Task, user_turns: int) -> Handed:

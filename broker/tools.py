@@ -14,9 +14,11 @@ from broker.clock import not_charged
 from broker.errors import SandboxLost
 from broker.sandbox.base import Role, Sandbox, SandboxFactory
 from broker.sandbox.protocol import ProtocolError
+from broker.workspace import Workspace, collect, run_ours
 
 _GRACE_SECONDS: Final = 8.0
 """The sandbox itself ends a call at its limit; if it has not said so by then, it is lost."""
+PREPARE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -41,24 +43,48 @@ def clean_code(code: str) -> str:
 class ExecutionSession:
     """Starts lazily, persists over the calls of one episode, is destroyed with it."""
 
-    def __init__(self, sandboxes: SandboxFactory, *, lake: Path | None, assets: Path | None) -> None:
+    def __init__(
+        self, sandboxes: SandboxFactory, *, lake: Path | None, assets: Path | None, prepare: str = ""
+    ) -> None:
+        """`prepare` is code of the host's that runs before any other."""
         self._sandboxes = sandboxes
         self._lake = lake
         self._assets = assets
+        self._prepare = prepare
         self._starting: asyncio.Task[Sandbox] | None = None
 
     def prestart(self) -> None:
         """Begin to start the sandbox in the background."""
         if self._starting is None:
-            start = self._sandboxes.start(Role.EXECUTION, lake=self._lake, assets=self._assets)
-            self._starting = asyncio.ensure_future(start)
+            self._starting = asyncio.ensure_future(self._start())
+
+    async def _start(self) -> Sandbox:
+        sandbox = await self._sandboxes.start(Role.EXECUTION, lake=self._lake, assets=self._assets)
+        try:
+            if self._prepare:
+                await run_ours(sandbox, self._prepare, PREPARE_SECONDS)
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    async def workspace(self) -> Workspace:
+        """What the session's code left in /work until now; it runs on afterwards. Raises `SandboxLost`."""
+        return await collect(await self._started())
+
+    async def place(self, code: str) -> None:
+        """Run code of the host's between two steps of a task. Raises `SandboxLost`."""
+        await run_ours(await self._started(), code, PREPARE_SECONDS)
+
+    async def _started(self) -> Sandbox:
+        self.prestart()
+        assert self._starting is not None
+        return await self._starting
 
     async def execute(self, code: str, seconds: float) -> ToolResult:
         """Run one piece of code. Raises `SandboxLost`."""
-        self.prestart()
-        assert self._starting is not None
         with not_charged():
-            sandbox = await self._starting
+            sandbox = await self._started()
         try:
             await sandbox.send({"op": "execute", "code": code, "seconds": seconds})
             frame = await sandbox.receive(seconds + _GRACE_SECONDS)

@@ -31,6 +31,10 @@ os.remove('/tmp/workspace.tar')
 """
 
 
+class NotPrepared(SandboxLost):
+    """Code of the host's failed inside; the sandbox itself lives."""
+
+
 @dataclass
 class Workspace:
     """A tar archive of /work; `archive` is None when no sandbox was ever started, so that it is empty."""
@@ -82,7 +86,10 @@ async def restore(sandbox: Sandbox, workspace: Workspace) -> None:
 
 
 async def run_ours(sandbox: Sandbox, code: str, seconds: float) -> str:
-    """Run code of the host in an execution sandbox; what it printed. Raises SandboxLost if it fails."""
+    """Run code of the host in an execution sandbox; what it printed.
+
+    Raises SandboxLost; NotPrepared, one of them, when the code itself failed.
+    """
     await sandbox.send({"op": "execute", "code": code, "seconds": seconds})
     try:
         frame = await sandbox.receive(seconds + _SECONDS)
@@ -90,5 +97,5 @@ async def run_ours(sandbox: Sandbox, code: str, seconds: float) -> str:
         raise SandboxLost(f"the sandbox did not end a call of {seconds:g} s") from error
     if frame.get("op") != "observation" or frame.get("error"):
         said = str(frame.get("error", "")).strip().splitlines() or ["no observation"]
-        raise SandboxLost(f"the sandbox could not be prepared: {said[-1][:200]}")
+        raise NotPrepared(f"the sandbox could not be prepared: {said[-1][:200]}")
     return str(frame.get("stdout", ""))

@@ -87,6 +87,15 @@ class Release:
         """The folder to mount at /assets for a task with files, else None."""
         return self.root / "public" / "assets" / task_id if self.task(task_id).files else None
 
+    def private_files(self, task_id: str) -> Path:
+        """The folder that the check sandbox alone mounts for a task with a script."""
+        return self.root / "private" / "files" / task_id
+
+    @cached_property
+    def checkers(self) -> frozenset[str]:
+        """Who decides criteria outside the grader, over all tasks: a subset of {"judge", "script"}."""
+        return frozenset(checker for task in self.tasks for checker in task.checked_by)
+
     def inventory(self, libraries: Sequence[str] = ()) -> Inventory:
         """The public inventory of the lake; `libraries` are those of the execution environment."""
         return self._inventory.model_copy(update={"libraries": tuple(libraries)})
