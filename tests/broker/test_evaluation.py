@@ -1,14 +1,19 @@
 """An evaluation covers its whole split, at temperature 0, with seeds that match between programs."""
 
+import asyncio
+import functools
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from broker.attempt import task_seed
 from broker.evaluation import CoverageError, Evaluation, evaluate, outcome, summarise
 from broker.harness import Harness
 from broker.model import Sampling
+from broker.record import GradedEpisode
 from tests.fixtures.episodes import ASK_AND_SUBMIT, ScriptedModel, make_broker, release, right_answer
 
 HARNESS = Harness(code=ASK_AND_SUBMIT)
@@ -70,6 +75,50 @@ async def test_anything_but_complete_coverage_is_an_error() -> None:
     whole = summarise(HARNESS, "val", tasks, list(reversed(episodes)), seed=0)
     with pytest.raises(ValidationError):
         Evaluation(harness="h", split="val", seed=0, outcomes=(*whole.outcomes, whole.outcomes[0]))
+
+
+@pytest.mark.spec("SEL-04")
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(0, 3), max_size=6))
+def test_t16_a_score_exists_for_every_task_exactly_once_or_not_at_all(places: list[int]) -> None:
+    tasks, episodes = release().split("val"), whole_val()
+    assert len(tasks) == 4
+    some = [episodes[place] for place in places]
+    if sorted(places) == [0, 1, 2, 3]:
+        assert summarise(HARNESS, "val", tasks, some, seed=0).total == len(tasks)
+    else:
+        with pytest.raises(CoverageError, match=f"{len(some)} episodes for 4 tasks, which gives no score"):
+            summarise(HARNESS, "val", tasks, some, seed=0)
+
+
+@functools.cache
+def whole_val() -> list[GradedEpisode]:
+    return asyncio.run(evaluate(make_broker(ScriptedModel("x")), HARNESS, "val", seed=0))[1]
+
+
+@pytest.mark.spec("SEL-04", "SEL-07")
+async def test_t16_a_killed_evaluation_leaves_no_score_and_its_rerun_covers_the_whole_split() -> None:
+    seen: list[GradedEpisode] = []
+    enough = asyncio.Event()
+
+    def count(episode: GradedEpisode) -> None:
+        seen.append(episode)
+        enough.set()
+
+    model = ScriptedModel("x")
+    running = asyncio.ensure_future(
+        evaluate(make_broker(model, limit=1), HARNESS, "test", seed=0, progress=count)
+    )
+    await enough.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    tasks = release().split("test")
+    assert 0 < len(seen) < len(tasks)
+    with pytest.raises(CoverageError):
+        summarise(HARNESS, "test", tasks, seen, seed=0)
+    again, _ = await evaluate(make_broker(model), HARNESS, "test", seed=0)
+    assert again.total == len(tasks)
 
 
 @pytest.mark.spec("SEL-08")

@@ -18,6 +18,7 @@ from tests.fixtures.releases import tiny_release
 from tests.verifier.answer_table import DECISIONS, OPTIONS, PAGE, REFERENCES, Decision, page_with_table
 from verifier.answers import GRADING_VERSION
 from verifier.comparison import grade_text
+from verifier.errors import GraderLost
 from verifier.freeze import freeze
 from verifier.grade import Grader
 from verifier.references import Reference
@@ -160,18 +161,40 @@ def test_large_whole_numbers_do_not_become_equal_by_rounding() -> None:
         assert grade_text(AnswerFormat.NUMBER, (), reference, f"<answer>{said}</answer>").correct is correct
 
 
+@functools.cache
+def tiny_grader(root: Path) -> tuple[Release, Grader]:
+    """One for all examples."""
+    release = tiny_release(root)
+    return release, Grader(release)
+
+
 @pytest.mark.spec("DATA-04")
 @settings(max_examples=100, deadline=None)
 @given(st.text(alphabet=st.characters(), max_size=60), st.booleans())
 def test_no_text_makes_the_grader_raise(
     tmp_path_factory: pytest.TempPathFactory, text: str, tagged: bool
 ) -> None:
-    release = tiny_release(tmp_path_factory.getbasetemp())
-    grader = Grader(release)
+    release, grader = tiny_grader(tmp_path_factory.getbasetemp())
     for task in release.split("val"):
         verdict = grader.grade(task.id, f"<answer>{text}</answer>" if tagged else text)
         assert verdict.format_valid or not verdict.correct
         verdict.model_dump_json()
+
+
+@pytest.mark.spec("DATA-02", "DATA-04")
+def test_t10_a_subtask_misspelt_in_the_release_is_a_release_error(tmp_path: Path) -> None:
+    """In some benchmarks the name picks how an answer is judged: a misspelt one must not pass for another."""
+    task = Task(
+        id="t", split="test", family="gwas", subtopic="gwas_variant_prioritisation", material_group="g",
+        prompt="?", answer_format=AnswerFormat.RSID,
+    )  # fmt: skip
+    with pytest.raises(ReleaseError, match="gwas/gwas_variant_prioritisation is not declared") as caught:
+        freeze(
+            tmp_path / "one", name="one", licence="CC0-1.0", sources=[], tasks=[task],
+            families={"gwas": ["gwas_variant_prioritization"]}, references={"t": {"answer": "rs12"}},
+        )  # fmt: skip
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_very_long_answer_is_shortened_in_the_verdict(tmp_path: Path) -> None:
@@ -196,6 +219,28 @@ def test_the_verifiers_identity_follows_the_references(tmp_path: Path) -> None:
     other = one_task(tmp_path / "c", AnswerFormat.SYMBOL, {"answer": "TP63"})
     assert one.identity == same.identity != other.identity
     assert one.identity == Release.load(tmp_path / "a" / "one").verifier_identity()
+
+
+def test_the_verifiers_identity_follows_the_version_of_the_grading_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = one_task(tmp_path, AnswerFormat.SYMBOL, {"answer": "TP53"})
+    monkeypatch.setattr("verifier.release.GRADING_VERSION", GRADING_VERSION + 1)
+    later = Release.load(tmp_path / "one")
+    assert later.verifier_identity() != one.identity
+    assert later.digest == Release.load(tmp_path / "one").digest
+
+
+def test_a_grading_process_of_another_version_grades_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the code was changed under a run: its identity would no longer be true."""
+    grader = one_task(tmp_path, AnswerFormat.SYMBOL, {"answer": "TP53"})
+    monkeypatch.setattr("verifier.grade.GRADING_VERSION", GRADING_VERSION + 1)
+    with pytest.raises(
+        GraderLost, match=f"of version {GRADING_VERSION}, this process of {GRADING_VERSION + 1}"
+    ):
+        grader.grade("t", "<answer>TP53</answer>")
 
 
 @pytest.mark.spec("DATA-02")
