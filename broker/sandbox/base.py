@@ -27,6 +27,10 @@ class Role(StrEnum):
     """The tool code that the program sends."""
 
 
+USERS: Mapping[Role, int] = {Role.CONTROLLER: 65533, Role.EXECUTION: 65534}
+"""User and group id of all that runs in a sandbox; on the host too, where the back end may choose it."""
+
+
 class Limits(BaseModel):
     """Hard limits of one sandbox; they protect the host, so they are no budget of an episode."""
 
@@ -119,7 +123,7 @@ class SandboxFactory(Protocol):
     identity: str
     """Digest over the execution environment, the supervisor, the system call filter and the limits."""
     proves: frozenset[str]
-    """Outcomes that this back end can prove: a subset of {"oom"}."""
+    """What holds on this machine: "oom", out of memory is counted; "cpus", processor time is limited."""
 
     async def start(self, role: Role, *, lake: Path | None = None, assets: Path | None = None) -> Sandbox:
         """A ready sandbox. Raises SandboxLost. `lake` and `assets` are refused for the controller."""

@@ -1,7 +1,8 @@
 """The bubblewrap back end: Linux namespaces without a daemon. Works as root and as an ordinary user.
 
-A sandbox is one `bwrap` process and its process 1; both die with this process. Root first drops to nobody.
-Must not know what the frames on the channel mean.
+A sandbox is one `bwrap` process and its process 1; both die with this process. Root first becomes the user of
+the sandbox's role; an ordinary user has but one, so there the role's user is a name inside. Must not know
+what the frames on the channel mean.
 """
 
 import asyncio
@@ -17,22 +18,22 @@ from pathlib import Path
 from typing import Final
 
 from broker.errors import SandboxLost
-from broker.sandbox.base import Limits, Role, Sandbox, StartLimiter, identity_of
-from broker.sandbox.cgroup import MemoryGroup, make_memory_group
+from broker.sandbox.base import USERS, Limits, Role, Sandbox, StartLimiter, identity_of
+from broker.sandbox.cgroup import SandboxGroup, make_group
 from broker.sandbox.channel import ChannelSandbox
 from broker.sandbox.labels import process_mark
-from broker.sandbox.mounts import NOBODY, MountSpace, readable_by_others
+from broker.sandbox.mounts import MountSpace, readable_by_others
 from broker.sandbox.runtime import Runtime
 from broker.sandbox.seccomp import bpf_filter
 
-_JOIN_GROUP: Final = 'echo $$ > "$0" && exec "$@"'
+_JOIN_GROUP: Final = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift; exec "$@"'
 _SHARED_MEMORY: Final = 16 << 20
 
 
 class BubblewrapSandbox(ChannelSandbox):
     """One running sandbox; `complaints` is a memory file with what bubblewrap and the supervisor wrote."""
 
-    def __init__(self, process: subprocess.Popen[bytes], group: MemoryGroup | None, complaints: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], group: SandboxGroup | None, complaints: int) -> None:
         super().__init__()
         self._process = process
         self._group = group
@@ -76,8 +77,8 @@ class BubblewrapFactory:
         self._space = MountSpace() if os.geteuid() == 0 else None
         self._starts = StartLimiter()
         self._readable: dict[Path, Path] = {}
-        group = make_memory_group(1 << 30) if self._space else None
-        self.proves = frozenset({"oom"}) if group else frozenset[str]()
+        group = make_group(1 << 30, 1.0) if self._space else None
+        self.proves = group.proves if group else frozenset[str]()
         if group is not None:
             group.discard()
         self.identity = identity_of(self.kind, runtime.identity, self._filter, self._limits)
@@ -125,7 +126,7 @@ class BubblewrapFactory:
 
     async def _spawn(self, role: Role, shown: Mapping[str, str]) -> BubblewrapSandbox:
         limits = self._limits[role]
-        group = make_memory_group(limits.memory_bytes) if self.proves else None
+        group = make_group(limits.memory_bytes, limits.cpus) if self.proves else None
         host_end, inner_end = socket.socketpair()
         filter_end, filter_source = os.pipe()
         os.write(filter_source, self._filter)
@@ -133,7 +134,7 @@ class BubblewrapFactory:
         complaints = os.memfd_create("complaints", os.MFD_CLOEXEC)
         command = self._command(role, limits, shown, inner_end.fileno(), filter_end)
         if group is not None:
-            command = ["sh", "-c", _JOIN_GROUP, str(group.members), *command]
+            command = ["sh", "-c", _JOIN_GROUP, "sh", *map(str, group.members), "--", *command]
         try:
             # Not asyncio's own: that one costs more, and cancelled at the wrong moment it waits for ever.
             process = subprocess.Popen(  # noqa: ASYNC220 - both only block until the command runs
@@ -172,11 +173,11 @@ class BubblewrapFactory:
         }
         size = str(limits.file_bytes)
         return [
-            *(self._space.enter_as_nobody() if self._space else ()),
+            *(self._space.enter_as(USERS[role]) if self._space else ()),
             self._program,
             *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
             *("--as-pid-1", "--new-session", "--hostname", "sandbox", "--clearenv"),
-            *("--uid", str(NOBODY), "--gid", str(NOBODY), "--seccomp", str(filter_end)),
+            *("--uid", str(USERS[role]), "--gid", str(USERS[role]), "--seccomp", str(filter_end)),
             *(part for inside, path in shown.items() for part in ("--ro-bind", path, inside)),
             *("--proc", "/proc", "--dev", "/dev"),
             *(

@@ -1,17 +1,22 @@
-"""A memory group for each sandbox, where this user may make one: the limit over all its processes together,
-and the only proof that the kernel ran out of memory there (HOST-07). Version 1 and version 2 of the kernel's
-interface. Must not know what runs in the group.
+"""A kernel's group for each sandbox, where this user may make one: limits of memory and processor time over
+all its processes together, and the only proof that the kernel ran out of memory there (HOST-07). Both
+versions of the kernel's interface. Must not know what runs in the group.
 """
 
 import asyncio
 import itertools
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from broker.sandbox.labels import host_label, lives
 
 _FOLDERS: Final = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
+"""Version 1, where each controller has its own tree, and version 2."""
+_CPU_FOLDERS: Final = (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup"))
+_PERIOD: Final = 100_000
+"""Microseconds over which processor time is shared out; the kernel's own default."""
 _NAME: Final = re.compile(r"rinr-(\d+-\d+)-\d+")
 _counter = itertools.count()
 
@@ -50,42 +55,52 @@ def memory_group_of(pid: int, name: str) -> Path | None:
     return None
 
 
-class MemoryGroup:
-    """One group folder. `remove` needs all its processes dead."""
+class SandboxGroup:
+    """The group folders of one sandbox: one of version 2, or one for each controller. One at least."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, memory: Path | None, cpu: Path | None) -> None:
+        self._memory = memory
+        self._folders = [folder for folder in dict.fromkeys((memory, cpu)) if folder is not None]
         self._kills = 0
+        self.proves = frozenset({"oom"} if memory else ()) | frozenset({"cpus"} if cpu else ())
+        """What holds for its members: that out of memory is counted, that processor time is limited."""
 
     @property
-    def members(self) -> Path:
-        """A process that writes its id here is in the group, and so is all it starts."""
-        return self._folder / "cgroup.procs"
+    def members(self) -> list[Path]:
+        """A process that writes its id into each of these is in the group, and so is all it starts."""
+        return [folder / "cgroup.procs" for folder in self._folders]
 
     def kills(self) -> int:
         """How often the kernel killed a member for lack of memory; the last known number after removal."""
-        self._kills = max(self._kills, group_kills(self._folder))
+        if self._memory is not None:
+            self._kills = max(self._kills, group_kills(self._memory))
         return self._kills
 
     def discard(self) -> None:
         """Remove a group that never had a member."""
-        self._folder.rmdir()
+        for folder in self._folders:
+            folder.rmdir()
 
     async def remove(self) -> None:
-        """Waits up to two seconds for the kernel to let go of the last member."""
+        """Needs all its processes dead; waits up to two seconds for the kernel to let go of the last one."""
         self.kills()
-        for _ in range(200):
-            try:
-                self._folder.rmdir()
-            except FileNotFoundError:
-                return
-            except OSError:
-                await asyncio.sleep(0.01)
-            else:
-                return
+        for folder in self._folders:
+            await _remove(folder)
 
 
-def _limit(folder: Path, memory_bytes: int) -> bool:
+async def _remove(folder: Path) -> None:
+    for _ in range(200):
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            await asyncio.sleep(0.01)
+        else:
+            return
+
+
+def _limit_memory(folder: Path, memory_bytes: int) -> bool:
     """Write the limit in whichever version's files are there; False where there are none."""
     for name, swap, swap_bytes in (
         ("memory.max", "memory.swap.max", 0),
@@ -99,27 +114,51 @@ def _limit(folder: Path, memory_bytes: int) -> bool:
     return False
 
 
-def make_memory_group(memory_bytes: int) -> MemoryGroup | None:
-    """A new group with this limit, or None where this user cannot make one."""
-    for parent in _FOLDERS:
-        folder = parent / f"rinr-{host_label()}-{next(_counter)}"
+def _limit_cpu(folder: Path, cpus: float) -> bool:
+    """The same for processor time."""
+    quota = max(1_000, int(cpus * _PERIOD))
+    if (folder / "cpu.max").exists():
+        (folder / "cpu.max").write_text(f"{quota} {_PERIOD}")
+    elif (folder / "cpu.cfs_quota_us").exists():
+        (folder / "cpu.cfs_period_us").write_text(str(_PERIOD))
+        (folder / "cpu.cfs_quota_us").write_text(str(quota))
+    else:
+        return False
+    return True
+
+
+def make_group(memory_bytes: int, cpus: float) -> SandboxGroup | None:
+    """A new group with those of the limits that this user can set here; None where there are none."""
+    name = f"rinr-{host_label()}-{next(_counter)}"
+    memory = _make(_FOLDERS, name, lambda folder: _limit_memory(folder, memory_bytes))
+    try:
+        cpu = memory if memory and _limit_cpu(memory, cpus) else None
+    except OSError:
+        cpu = None
+    cpu = cpu or _make(_CPU_FOLDERS, name, lambda folder: _limit_cpu(folder, cpus))
+    return SandboxGroup(memory, cpu) if memory or cpu else None
+
+
+def _make(parents: tuple[Path, ...], name: str, limit: Callable[[Path], bool]) -> Path | None:
+    for parent in parents:
+        folder = parent / name
         try:
             folder.mkdir()
         except OSError:
             continue
         try:
-            if _limit(folder, memory_bytes):
-                return MemoryGroup(folder)
+            if limit(folder):
+                return folder
         except OSError:
             pass
         folder.rmdir()
     return None
 
 
-def sweep_memory_groups() -> int:
+def sweep_groups() -> int:
     """Remove groups whose host process is dead; says how many went."""
     removed = 0
-    for folder in (path for parent in _FOLDERS for path in parent.glob("rinr-*")):
+    for folder in (path for parent in {*_FOLDERS, *_CPU_FOLDERS} for path in parent.glob("rinr-*")):
         name = _NAME.fullmatch(folder.name)
         if name and not lives(name[1]):
             try:

@@ -23,7 +23,7 @@ PROOF_LIMITS: Final[Mapping[Role, Limits]] = {
         memory_bytes=128 * MEBIBYTE, processes=8, file_bytes=4 * MEBIBYTE, wall_seconds=120
     ),
     Role.EXECUTION: Limits(
-        memory_bytes=256 * MEBIBYTE, processes=16, file_bytes=8 * MEBIBYTE, wall_seconds=120
+        memory_bytes=256 * MEBIBYTE, processes=16, file_bytes=8 * MEBIBYTE, cpus=0.5, wall_seconds=120
     ),
 }
 _SECONDS: Final = 30.0
@@ -138,6 +138,21 @@ for _ in range(5):
         time.sleep(2)
         os._exit(0)
 time.sleep(2)
+"""
+
+_BURN: Final = """
+import os, time
+end = time.monotonic() + 2
+children = []
+for _ in range(3):
+    children.append(os.fork())
+    if children[-1] == 0:
+        while time.monotonic() < end: pass
+        os._exit(0)
+for child in children:
+    os.waitpid(child, 0)
+times = os.times()
+print((times.children_user + times.children_system) / 2)
 """
 
 _CALLS: Final = """
@@ -261,6 +276,7 @@ async def _exhaust(examination: _Examination, factory: SandboxFactory) -> None:
     count = (PROOF_LIMITS[Role.EXECUTION].file_bytes >> 20) + 16
     await examination.refused("disk", _DISK.format(count=count))
     await examination.make("time of a call", lambda: _deadline(examination))
+    await examination.make("processors", lambda: _processors(examination, factory))
     await examination.make("memory of a sandbox", lambda: _memory(examination, factory))
     kill = "import os\ntry:\n    os.kill(1, 9)\nexcept OSError:\n    pass\nprint('alive')"
     await examination.shows("survives all this", kill, "alive")
@@ -270,6 +286,16 @@ async def _deadline(examination: _Examination) -> Check:
     frame = await examination.execute("while True: pass", seconds=0.5)
     seen = "ended at its limit" if frame["timed_out"] else f"NOT ENDED: {frame['error'][-100:]}"
     return Check("time of a call", frame["timed_out"] is True, seen)
+
+
+async def _processors(examination: _Examination, factory: SandboxFactory) -> Check:
+    """Several processes that do nothing but compute get no more time together than the limit."""
+    name, limit = "processors", PROOF_LIMITS[Role.EXECUTION].cpus
+    if "cpus" not in factory.proves:
+        return Check(name, None, "not limited: no cpu controller of the kernel's that this user may use")
+    used = float(await examination.printed(_BURN))
+    # The kernel shares time out in slices of some milliseconds.
+    return Check(name, used <= 1.4 * limit, f"3 busy processes got {used:.2f} of one, the limit is {limit:g}")
 
 
 async def _memory(examination: _Examination, factory: SandboxFactory) -> Check:

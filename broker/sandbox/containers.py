@@ -5,7 +5,7 @@ Must not know how a container is made or what runs in it.
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 import docker
 import docker.errors
@@ -36,6 +36,15 @@ def connect(seconds: float = 60.0) -> DockerClient:
 def is_remote(client: DockerClient) -> bool:
     """Whether the daemon may be on another machine: then it can mount nothing of this one."""
     return client.api.base_url != "http+docker://localhost"
+
+
+def limited_by_daemon(client: DockerClient) -> frozenset[str]:
+    """Of the limits that may be missing in a kernel, those that the daemon can set: a subset of {"cpus"}."""
+    try:
+        facts: dict[str, Any] = client.info()  # pyright: ignore[reportUnknownMemberType]
+    except DOCKER_ERRORS:
+        return frozenset()
+    return frozenset({"cpus"}) if facts.get("CpuCfsQuota") else frozenset()
 
 
 def sweep_containers() -> int:

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import docker.errors
 from docker.models.containers import Container
@@ -23,17 +23,15 @@ from docker.types import Mount, Ulimit
 
 from broker.errors import SandboxLost
 from broker.sandbox.attach import attach
-from broker.sandbox.base import Limits, Role, Sandbox, StartLimiter, identity_of
+from broker.sandbox.base import USERS, Limits, Role, Sandbox, StartLimiter, identity_of
 from broker.sandbox.cgroup import group_kills, memory_group_of
 from broker.sandbox.channel import START_SECONDS, ChannelSandbox
-from broker.sandbox.containers import DOCKER_ERRORS, connect, is_remote
+from broker.sandbox.containers import DOCKER_ERRORS, connect, is_remote, limited_by_daemon
 from broker.sandbox.image import ensure_image, expect_image
 from broker.sandbox.labels import DEADLINE, HOST, MACHINE, RUN, host_label, machine, private_folder
 from broker.sandbox.mounts import readable_by_others
 from broker.sandbox.runtime import Runtime
 from broker.sandbox.seccomp import bpf_filter, docker_profile
-
-_USERS: Final = {Role.CONTROLLER: "65533:65533", Role.EXECUTION: "65534:65534"}
 
 
 class DockerSandbox(ChannelSandbox):
@@ -117,7 +115,7 @@ class DockerFactory:
         self._starts = StartLimiter()
         self._readable: dict[Path, Path] = {}
         self._unremoved: list[DockerSandbox] = []
-        self.proves = frozenset[str]() if self._remote else frozenset({"oom"})
+        self.proves = frozenset(() if self._remote else {"oom"}) | limited_by_daemon(self._client)
         self.identity = identity_of(
             self.kind, runtime.identity, self._profile.encode() + self._filter, self._limits
         )
@@ -241,7 +239,7 @@ class DockerFactory:
             "environment": self._runtime.environment,
             "working_dir": "/work",
             "hostname": "sandbox",
-            "user": _USERS[role],
+            "user": f"{USERS[role]}:{USERS[role]}",
             "network_mode": "none",
             "read_only": True,
             "cap_drop": ["ALL"],

@@ -8,7 +8,7 @@ from typing import Literal
 from broker.errors import SandboxLost
 from broker.sandbox.base import DEFAULT_LIMITS, Limits, Role, SandboxFactory
 from broker.sandbox.bubblewrap import BubblewrapFactory
-from broker.sandbox.cgroup import sweep_memory_groups
+from broker.sandbox.cgroup import sweep_groups
 from broker.sandbox.check import Check, check_sandbox
 from broker.sandbox.labels import sweep_folders, sweep_processes
 from broker.sandbox.runtime import Runtime
@@ -66,7 +66,7 @@ def sweep() -> int:
 
     Says how many things went.
     """
-    removed = sweep_processes() + sweep_memory_groups() + sweep_folders()
+    removed = sweep_processes() + sweep_groups() + sweep_folders()
     try:
         _expect_docker()
     except SandboxLost:

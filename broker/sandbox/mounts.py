@@ -1,6 +1,6 @@
-"""For root only: a private mount namespace through which user "nobody" reaches folders that are closed to it.
+"""For root only: a private mount namespace through which a user without rights reaches closed folders.
 
-Root drops to nobody before it starts bubblewrap, but a checkout often lies in a folder of mode 0700. The
+Root becomes such a user before it starts bubblewrap, but a checkout often lies in a folder of mode 0700. The
 namespace shows chosen folders under /sys (which nothing here needs), is kept alive by one open descriptor,
 and so vanishes with this process, however it dies. Must not know what the folders hold.
 """
@@ -17,7 +17,6 @@ from typing import Final
 from broker.errors import SandboxLost
 from catalog.digest import digest_json, short
 
-NOBODY: Final = 65534
 _SETUP: Final = "mount -t tmpfs -o mode=0755,size=1m rinr /sys && echo ready && read line"
 _SHOW: Final = 'mkdir "$2" && mount --bind "$1" "$2"'
 _HIDE: Final = 'umount "$1" && rmdir "$1"'
@@ -46,11 +45,12 @@ class MountSpace:
         """The command prefix that enters the namespace, still as root."""
         return ["nsenter", f"--mount=/proc/{os.getpid()}/fd/{self._descriptor}"]
 
-    def enter_as_nobody(self) -> list[str]:
-        return [*self.enter(), "--setuid", str(NOBODY), "--setgid", str(NOBODY), "--"]
+    def enter_as(self, user: int) -> list[str]:
+        """The same as a user without any right, who has a group of the same number."""
+        return [*self.enter(), "--setuid", str(user), "--setgid", str(user), "--"]
 
     def show(self, folder: Path) -> str:
-        """Where nobody finds `folder`. Blocks for some milliseconds, once a folder. Raises SandboxLost."""
+        """Where that user finds `folder`. Blocks for milliseconds, once a folder. Raises SandboxLost."""
         with self._lock:
             if folder not in self._shown:
                 place = f"/sys/{next(self._names)}"

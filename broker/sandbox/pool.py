@@ -25,8 +25,8 @@ IDLE_SECONDS: Final = 120.0
 the age at which a sandbox ends by itself, so that none is handed out to die in the middle of an episode."""
 
 ANSWER_SECONDS: Final = 1.0
-"""A waiting sandbox answers in a fraction of a millisecond. One that is frozen never does, and the episode that
-was given it would be lost; on a drowning machine a fresh one in place of a slow one costs less than that."""
+"""A waiting sandbox answers in a fraction of a millisecond. One that is frozen never does, and the episode
+that was given it would be lost; on a drowning machine a fresh one in place of a slow one costs less."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from broker.sandbox.cgroup import sweep_memory_groups
+from broker.sandbox.cgroup import sweep_groups
 from broker.sandbox.labels import sweep_folders, sweep_processes
 
 _ROOT: Final = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ def _tell(key: _Key) -> None:
 
 
 def _sweeps(containers: bool) -> list[Callable[[], int]]:
-    found = [sweep_processes, sweep_memory_groups, sweep_folders]
+    found = [sweep_processes, sweep_groups, sweep_folders]
     if containers:
         # Imported before it is needed: a second of work, which a host in trouble may not have left.
         from broker.sandbox.containers import sweep_containers

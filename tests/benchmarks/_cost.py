@@ -75,7 +75,8 @@ class CpuMeter:
     ) -> None:
         if self._folder is not None:
             with contextlib.suppress(OSError):
-                (_ACCOUNTING / "cgroup.procs").write_text(str(os.getpid()))
+                for member in (self._folder / "cgroup.procs").read_text().split():  # the watchdog is another
+                    (_ACCOUNTING / "cgroup.procs").write_text(member)
                 self._folder.rmdir()
 
     def read(self) -> Cpu:

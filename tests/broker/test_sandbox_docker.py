@@ -75,14 +75,6 @@ async def test_a_container_has_every_limit_and_label(factory: SandboxFactory) ->
     assert own_containers() == []
 
 
-async def test_the_two_roles_have_users_of_their_own(factory: SandboxFactory) -> None:
-    program = "import os\ndef run(task, api):\n    api.submit(str(os.getuid()))"
-    (submitted, _) = await converse(factory, program)
-    async with execution(factory) as sandbox:
-        other = (await execute(sandbox, "import os; print(os.getuid())"))["stdout"].strip()
-    assert {submitted["text"], other} == {"65533", "65534"}
-
-
 async def test_a_lake_that_is_not_there_is_an_error_and_no_empty_folder(tmp_path: Path) -> None:
     factory = open_or_skip("docker")
     missing = tmp_path / "missing"

@@ -116,7 +116,7 @@ def test_the_environment_is_found_again_and_its_digest_is_over_every_file() -> N
     assert first == again
     contents = {
         path: facts
-        for path, facts in runtime_module._contents(first.root)
+        for path, facts in runtime_module.contents(first.root)
         if not path.endswith(("__pycache__", ".pyc"))
     }
     assert digest_json(contents) == first.digest

@@ -148,11 +148,12 @@ async def test_doctor_proves_the_isolation_from_inside(factory: SandboxFactory) 
     checks = await check_sandbox(factory)
     names = {check.name for check in checks}
     assert {"network", "lake is read-only", "processes", "open files", "escape list"} <= names
-    assert {"vsock and other sockets", "memory of a process", "memory of a sandbox"} <= names
+    assert {"vsock and other sockets", "memory of a process", "memory of a sandbox", "processors"} <= names
     assert all(check.detail for check in checks), "what was seen is always said"
     assert [check for check in checks if check.passed is False] == []
-    unprovable = [check.name for check in checks if check.passed is None]
-    assert unprovable == ([] if "oom" in factory.proves else ["memory of a sandbox"])
+    unprovable = {check.name for check in checks if check.passed is None}
+    needed = {"memory of a sandbox": "oom", "processors": "cpus"}
+    assert unprovable == {name for name, means in needed.items() if means not in factory.proves}
 
 
 @pytest.mark.slow
@@ -182,6 +183,7 @@ async def test_doctor_sees_each_wall_that_is_missing(monkeypatch: pytest.MonkeyP
             "pids_limit": None,
             "mem_limit": None,
             "memswap_limit": None,
+            "nano_cpus": None,
             "ulimits": [],
         }
 
@@ -190,6 +192,7 @@ async def test_doctor_sees_each_wall_that_is_missing(monkeypatch: pytest.MonkeyP
     await factory.close()
     assert failed >= {"network", "vsock and other sockets", "lake is read-only", "root is read-only"}
     assert failed >= {"escape list", "processes", "open files", "memory of a sandbox"}
+    assert "processors" in failed or len(os.sched_getaffinity(0)) == 1
 
 
 def test_a_machine_without_a_sandbox_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
