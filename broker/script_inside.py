@@ -98,8 +98,10 @@ def _read(path: Path) -> str | None:
         return None
     except OSError:
         return ""
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return ""
-        data = file.read(_MOST + 1)
+        data = os.read(descriptor, _MOST + 1)
+    finally:
+        os.close(descriptor)
     return data.decode("utf-8", "replace") if len(data) <= _MOST else ""

@@ -21,8 +21,8 @@ from catalog.digest import digest_file, digest_json, short
 _NEEDED: Final = "bash cat chmod cp echo env grep head ls mkdir mv rm sed sh sort tail test tr wc"
 _WELCOME: Final = (
     "[ awk base64 basename cmp comm cut date dd diff dirname egrep expr false fgrep find fold gunzip gzip "
-    "id join ln md5sum mktemp nl od paste printf pwd readlink realpath rmdir seq sha256sum shuf sleep split "
-    "stat tac tar tee timeout touch true uname uniq which xargs yes zcat"
+    "id join ln md5sum mktemp nl nohup od paste printf pwd readlink realpath rmdir seq setsid sha256sum shuf "
+    "sleep split stat tac tar tee timeout touch true uname uniq which xargs yes zcat"
 )
 _LINKS: Final = {"app": "work", "logs": "tmp/logs", "tests": "tmp/tests"}
 
