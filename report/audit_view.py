@@ -34,12 +34,12 @@ def _baselines(audit: Audit) -> Table | None:
     if not splits:
         return None
     heads = [f"{split.split} ({split.with_options} of {split.tasks})" for split in splits]
-    table = _table("Right without any knowledge, of the tasks with options", ["rule"], heads)
+    table = _table("Right without any knowledge: of the tasks with options / of all", ["rule"], heads)
     for rule, said in RULES.items():
         cells: list[Text] = []
         for split in splits:
             item = next((item for item in split.baselines if item.rule == rule), None)
-            shown = "" if item is None else f"{item.within:.1%} (of all {item.whole:.1%})"
+            shown = "" if item is None else f"{item.within:.1%} / {item.whole:.1%}"
             cells.append(Text(shown, "bold yellow" if item is not None and item.flagged else ""))
         table.add_row(said, *cells)
     return table
@@ -58,7 +58,6 @@ def _balance(audit: Audit) -> Table:
 def _overlap(audit: Audit) -> Table | None:
     overlap = audit.overlap
     table = _table("Shared between splits", ["what", "splits"], ["number", "tasks", "undeclared"])
-    table.add_column("for example", overflow="fold")
     kinds: Sequence[tuple[str, Sequence[Pairs | Shared]]] = (
         ("declared group", overlap.groups),
         ("passage (pairs)", overlap.passages),
@@ -69,10 +68,7 @@ def _overlap(audit: Audit) -> Table | None:
         for item in items:
             number = item.pairs if isinstance(item, Pairs) else item.count
             undeclared = str(item.undeclared) if isinstance(item, Pairs) else ""
-            example = ", ".join(item.examples[0]) if item.examples else ""
-            table.add_row(
-                what, f"{item.one}-{item.other}", str(number), str(item.tasks), undeclared, Text(example)
-            )
+            table.add_row(what, f"{item.one}-{item.other}", str(number), str(item.tasks), undeclared)
     return table if table.row_count else None
 
 

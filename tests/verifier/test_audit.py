@@ -65,6 +65,14 @@ def test_a_shortcut_that_so_few_tasks_show_by_chance_is_a_note() -> None:
     assert baseline(few, "train", "longest").chance == pytest.approx(1 - 0.75**2, abs=1e-6)
 
 
+def test_the_best_of_four_letters_is_no_surprise() -> None:
+    # Six of twelve at a quarter each: p = 0.054 for a letter named before, not for the best of four.
+    rows = [(task(f"t{n:02d}", "val", options=FOUR), "B" if n < 6 else "ACD"[n % 3]) for n in range(12)]
+    named = baseline(audited(rows), "val", "longest").chance
+    assert named == pytest.approx(0.0544, abs=1e-4)
+    assert baseline(audited(rows), "val", "own_letter").chance == pytest.approx(4 * named, abs=1e-5)
+
+
 @pytest.mark.spec("DATA-05")
 def test_val_and_test_without_a_common_subtopic_are_a_warning_T14() -> None:
     apart = [(task(f"v{n}", "val", subtopic="one"), "x") for n in range(6)]

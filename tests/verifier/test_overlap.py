@@ -92,6 +92,23 @@ def test_the_wording_of_a_subtopic_is_no_overlap() -> None:
     assert audited(rows).overlap.passages == ()
 
 
+def test_the_wording_of_a_small_subtopic_is_no_overlap_and_a_passage_of_two_is() -> None:
+    frame, shared = passage(9, 40), passage(8, 40)
+    rows = [
+        (task("a", "train", f"{frame} {shared} SETX_1 GENEA1?", subtopic="small"), ""),
+        (task("b", "test", f"{frame} {shared} SETX_1 GENEB2?", subtopic="small"), ""),
+        (task("c", "val", f"{frame} {passage(7)} SETX_1 GENEC3?", subtopic="small"), ""),
+    ]
+    overlap = audited([*rows, *other_tasks(20)]).overlap
+    assert passages(overlap) == [("train", "test", 1, 1)]
+
+
+def test_a_name_that_a_small_subtopic_always_has_is_no_shared_name() -> None:
+    rows = [(task(name, split, "Of SET_X, why?"), "") for name, split in (("a", "train"), ("b", "test"))]
+    assert [item.count for item in audited(rows).overlap.entities] == [1]
+    assert audited([*rows, (task("c", "val", "Of SET_X, where?"), "")]).overlap.entities == ()
+
+
 @pytest.mark.spec("DATA-03")
 def test_rare_names_that_two_splits_share_are_counted_and_common_ones_are_not() -> None:
     rows = [(task(f"t{n:02d}", "train", f"Of ClinVar and G{n}XX: why?"), "") for n in range(20)]

@@ -26,6 +26,7 @@ class _Tally:
     tasks: int = 0
     with_options: int = 0
     unanswered: int = 0
+    most_options: int = 0
     random: float = 0.0
     variance: float = 0.0
     longest: float = 0.0
@@ -53,6 +54,7 @@ class Baselines:
         if right is None or right >= len(options):
             tally.unanswered += 1
             return
+        tally.most_options = max(tally.most_options, len(options))
         share = 1 / len(options)
         tally.random += share
         tally.variance += share * (1 - share)
@@ -73,14 +75,14 @@ class Baselines:
                 tasks=tally.tasks,
                 with_options=tally.with_options,
                 unanswered=tally.unanswered,
-                baselines=_baselines(tally, favourite),
+                baselines=_baselines(tally, favourite, split),
             )
             for split, tally in self._tallies.items()
             if tally.tasks
         )
 
 
-def _baselines(tally: _Tally, favourite: int | None) -> tuple[Baseline, ...]:
+def _baselines(tally: _Tally, favourite: int | None, split: Split) -> tuple[Baseline, ...]:
     if not tally.answered:
         return ()
     scores: dict[Rule, float] = {"random": tally.random}
@@ -98,15 +100,30 @@ def _baselines(tally: _Tally, favourite: int | None) -> tuple[Baseline, ...]:
             right=round(right, 4),
             within=round(right / tally.answered, 6),
             whole=round(right / tally.tasks, 6),
-            chance=1.0 if rule == "random" else round(_chance(tally, right), 6),
+            chance=round(_chance(tally, right, _tries(rule, split, tally)), 6),
             flagged=right / tally.answered > tally.random / tally.answered + MARGIN + 1e-9,
         )
         for rule, right in scores.items()
     )
 
 
-def _chance(tally: _Tally, right: float) -> float:
-    """Probability that random letters are right at least so often: binomial at the mean share, or normal."""
+def _tries(rule: Rule, split: Split, tally: _Tally) -> int:
+    """Letters of which a rule takes the best on this very split; 0 for random itself."""
+    if rule == "random":
+        return 0
+    chosen = rule == "own_letter" or (rule == "train_letter" and split == "train")
+    return tally.most_options if chosen else 1
+
+
+def _chance(tally: _Tally, right: float, tries: int) -> float:
+    """Probability that random letters are right at least so often in the best of some tries (Bonferroni).
+
+    Binomial at the mean share, or normal for many tasks.
+    """
+    return min(1.0, tries * _tail(tally, right)) if tries else 1.0
+
+
+def _tail(tally: _Tally, right: float) -> float:
     least = math.floor(right + 1e-9)
     share = tally.random / tally.answered
     if tally.answered <= _EXACT:

@@ -25,6 +25,8 @@ RULES: Final[dict[Rule, str]] = {
     "shortest": "the shortest option",
     "first": "always A",
 }
+LIKELY: Final = 0.01
+"""Above this probability by chance a shortcut is a note; there are several rules and splits."""
 UNLIKE: Final = 0.3
 """Distance of subtopics from which two splits are called different exams."""
 
@@ -51,7 +53,7 @@ def _shortcuts(baselines: Sequence[SplitBaselines]) -> Iterator[Flag]:
         random = next((item for item in split.baselines if item.rule == "random"), None)
         for item in split.baselines:
             if item.flagged and random is not None:
-                likely = item.chance > 0.05
+                likely = item.chance > LIKELY
                 text = (
                     f"{split.split}: {RULES[item.rule]} is right in {item.within:.0%} of the "
                     f"{split.with_options} tasks with options, random in {random.within:.0%}"

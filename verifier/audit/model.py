@@ -44,7 +44,8 @@ class Baseline(_Frozen):
     whole: float
     """Share of all tasks of the split, those without options counted as wrong: compares with an accuracy."""
     chance: float
-    """Probability that random letters score at least as well; 1.0 for the rule `random` itself."""
+    """Probability that random letters score at least as well, in any of the letters where the rule takes the
+    commonest of the split itself; 1.0 for the rule `random`."""
     flagged: bool
     """More than 10 points above random within the tasks with options."""
 

@@ -23,6 +23,10 @@ TEMPLATE_SHARE: Final = 0.25
 """A shingle in more than this share of a subtopic's tasks is the subtopic's own wording."""
 TEMPLATE_TASKS: Final = 10
 """But not before it is in so many tasks."""
+COMMON_SHARE: Final = 0.8
+"""A shingle or a name in so many of a subtopic's tasks is its wording too."""
+FEWEST_TASKS: Final = 3
+"""But not where the subtopic has fewer tasks."""
 TOO_FREQUENT: Final = 1000
 """A shingle in more tasks than this says nothing about any two of them."""
 RARE: Final = 10
@@ -48,7 +52,7 @@ def overlap(gathered: Gathered) -> tuple[Overlap, tuple[str, ...]]:
     result = Overlap(
         groups=_shared(gathered, Runs.sorting(gathered.groups)),
         passages=passages,
-        entities=_shared(gathered, names.only(names.sizes <= rare)),
+        entities=_shared(gathered, names.only((names.sizes <= rare) & ~_templates(gathered, names))),
     )
     return result, tuple(limits)
 
@@ -110,16 +114,19 @@ def _passages(gathered: Gathered) -> tuple[tuple[Pairs, ...], int]:
 
 
 def _templates(gathered: Gathered, runs: Runs) -> Bools:
-    """Which runs of equal shingles are a subtopic's own wording, or too frequent to tell anything."""
+    """Which runs of equal hashes are a subtopic's own wording, or too frequent to tell anything."""
     dropped = runs.sizes > TOO_FREQUENT
-    often = np.flatnonzero((runs.sizes > TEMPLATE_TASKS) & ~dropped)
+    often = np.flatnonzero((runs.sizes >= FEWEST_TASKS) & ~dropped)
     if len(often):
-        number = len(gathered.subtopic_names)
-        allowed = np.maximum(TEMPLATE_TASKS, TEMPLATE_SHARE * np.bincount(gathered.subtopics))
+        tasks = np.bincount(gathered.subtopics)
+        number = len(tasks)
         of_run, owners = runs.only(np.isin(np.arange(len(runs)), often)).members()
         cells = of_run * number + gathered.subtopics[owners].astype(np.int64)
         cells, found = np.unique(cells, return_counts=True)
-        dropped[often[cells[found > allowed[cells % number]] // number]] = True
+        size = tasks[cells % number]
+        wording = found > np.maximum(TEMPLATE_TASKS, TEMPLATE_SHARE * size)
+        wording |= (found >= COMMON_SHARE * size) & (size >= FEWEST_TASKS)
+        dropped[often[cells[wording] // number]] = True
     return dropped
 
 
