@@ -113,9 +113,9 @@ _INTERPRET: Final = (
     'nothing else, with exactly these keys: {"reward": -1|0|1, "type": "acceptance"|"correction"|'
     '"new_information"|"new_requirement"|"ambiguous", "evidence": text, "fields": [addresses], '
     '"hint": text}. Acceptance is 1. A wish to check, to repair or to repeat what was asked before is a '
-    "correction, -1. What is new, and what cannot be told, is 0. `evidence` says what the reply speaks about, `fields` holds "
-    "addresses from the record (its keys), `hint` what a better procedure might do, or nothing. Your reading "
-    "is a hypothesis."
+    "correction, -1. What is new, and what cannot be told, is 0. `evidence` says what the reply speaks "
+    "about, `fields` holds addresses from the record (its keys), `hint` what a better procedure might do, "
+    "or nothing. Your reading is a hypothesis."
 )
 
 

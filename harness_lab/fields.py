@@ -28,7 +28,15 @@ from harness_lab.annotation import Annotation
 from harness_lab.evidence import EvidenceBundle, Interaction
 
 LONGEST_ADDRESS: Final = 200
-_QUESTION_FIELDS: Final = ("family", "subtopic", "options", "answer_format", "files")
+_QUESTION_FIELDS: Final = (
+    "family",
+    "subtopic",
+    "options",
+    "answer_format",
+    "files",
+    "checked_by",
+    "surroundings",
+)
 _OWN_NAMES: Final = frozenset({"model_calls", "tool_calls", "submissions"})
 _NAMES_SHOWN: Final = 24
 

@@ -26,6 +26,7 @@ from broker.record import (
     Submission,
     ToolCall,
 )
+from verifier.surroundings import Step, Surroundings
 from verifier.task import Task, Verdict
 
 Label = Literal["public", "private", "held_out"]
@@ -34,6 +35,8 @@ _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 LABELS: Final[Mapping[type[BaseModel], Label]] = {
     Task: "public",
+    Surroundings: "public",
+    Step: "public",
     EpisodeRecord: "public",
     ModelCall: "public",
     Completion: "public",
@@ -73,6 +76,11 @@ def require_public(value: Any) -> None:
             raise PrivateData(f"{type(part).__name__} is {label}: it never becomes evidence")
 
 
+def label_of(kind: type[BaseModel]) -> Label | None:
+    """The label of a type; None where nobody has said. Not inherited, for a subclass may hold more."""
+    return LABELS.get(kind) or cast("Label | None", kind.__dict__.get("label"))
+
+
 def _labels(value: Any) -> Iterable[Label]:
     return (_label(part) for part in _parts(value))
 
@@ -101,9 +109,7 @@ def _parts(value: Any) -> Iterable[BaseModel]:
 def _label(part: BaseModel) -> Label:
     if isinstance(part, Task) and part.split != "train":
         return "held_out"
-    kind = type(part)
-    # A label is not inherited: a subclass may hold more.
-    label = LABELS.get(kind) or cast("Label | None", kind.__dict__.get("label"))
+    label = label_of(type(part))
     if label is None:
-        raise PrivateData(f"{kind.__name__} has no label: only named public types are evidence")
+        raise PrivateData(f"{type(part).__name__} has no label: only named public types are evidence")
     return label

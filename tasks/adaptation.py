@@ -116,6 +116,7 @@ def _entry(cycle: int, update: int, parent: Ref, finalists: Finalists) -> Histor
         total=0,
         adopted=bool(applied),
         tried=(*applied, *tried_before_val(finalists)),
+        skipped=finalists.skipped,
     )
 
 

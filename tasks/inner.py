@@ -28,7 +28,7 @@ from tasks.stage import StageKey, run_stage
 from tasks.values import Finalist, Finalists
 from verifier.task import Task
 
-VERSION: Final = 1
+VERSION: Final = 2
 _DRY_TASKS: Final = 2
 """Train tasks of different families that the dry run shows to parent and candidate."""
 

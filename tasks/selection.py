@@ -106,7 +106,8 @@ def tried_before_val(finalists: Finalists) -> list[Tried]:
 
 
 def _entry(cycle: int, step: int, decision: Decision, finalists: Finalists) -> dict[str, Any]:
-    return history_entry(cycle, step, decision, tried_before_val(finalists)).model_dump(mode="json")
+    tried = tried_before_val(finalists)
+    return history_entry(cycle, step, decision, tried, finalists.skipped).model_dump(mode="json")
 
 
 def markdown(decision: Decision, finalists: Finalists) -> str:

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from lab_samples import a_task, evaluation, interaction, record
@@ -12,8 +12,10 @@ from pydantic import BaseModel, ValidationError
 
 from broker.evaluation import Evaluation
 from broker.record import EpisodeRecord, GradedEpisode
+from harness_lab.annotation import InterpretationRequest
 from harness_lab.evidence import EvidenceBundle, Interaction, bundle
-from harness_lab.labels import PrivateData, labels_of
+from harness_lab.history import HistoryEntry
+from harness_lab.labels import PrivateData, label_of, labels_of
 from harness_lab.replies import ReplyCase
 from verifier.task import Verdict
 
@@ -77,6 +79,22 @@ def test_another_label_is_refused_when_a_bundle_is_read(labels: list[str]) -> No
     body = {**bundle([], [SEEN]).model_dump(mode="json"), "labels": labels}
     with pytest.raises(ValidationError, match="labels"):
         EvidenceBundle.model_validate(body)
+
+
+@pytest.mark.spec("EVID-02")
+def test_every_type_that_evidence_can_hold_has_the_label_public() -> None:
+    """A new type in a record or a task must be labelled by name before it can become evidence."""
+    waiting: list[Any] = [EvidenceBundle, HistoryEntry, InterpretationRequest]
+    seen: set[type[BaseModel]] = set()
+    while waiting:
+        kind = waiting.pop()
+        waiting += get_args(kind)
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in seen:
+            seen.add(kind)
+            waiting += [field.annotation for field in kind.model_fields.values()]
+    unlabelled = {kind.__name__ for kind in seen if label_of(kind) != "public"}
+    assert not unlabelled, f"say what these are, in harness_lab/labels.py or by `label`: {unlabelled}"
+    assert len(seen) > 15
 
 
 @pytest.mark.spec("EVID-02")
