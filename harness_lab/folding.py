@@ -39,12 +39,15 @@ def folded_texts(tree: ast.AST) -> dict[str, int]:
     stack: list[ast.AST] = [tree]
     while stack and folder.spent <= _TOTAL:
         node = stack.pop()
-        value = folder.value(node) if isinstance(node, ast.expr) else None
+        named = isinstance(node, ast.Name) or not isinstance(node, ast.expr)
+        value = None if named else folder.value(cast("ast.expr", node))
         if value is None:
             stack += ast.iter_child_nodes(node)
         for text in _texts(value):
             folder.spent += len(text)
             found.setdefault(text, getattr(node, "lineno", 0))
+    for line, value in folder.built_up():
+        found |= {text: line for text in _texts(value) if text not in found}
     return found
 
 
@@ -90,6 +93,8 @@ class _Folder:
         self._steps = self.spent = 0
         self._known: dict[int, Value | None] = {}
         self._names = _assignments(tree)
+        self._kept: list[ast.Name] = []
+        """Nodes made here: values are known by the identity of their nodes, so these must live as long."""
         self._open: set[str] = set()
         self._bound: dict[str, Value] = {}
         """Loop variables of the comprehensions that are being folded."""
@@ -109,6 +114,14 @@ class _Folder:
         if not self._bound:
             self._known[id(node)] = found
         return found
+
+    def built_up(self) -> Iterator[tuple[int, Value | None]]:
+        """What is put together by several assignments to one name, and the line of the first."""
+        for name, values in self._names.items():
+            if len(values) > 1:
+                load = ast.Name(id=name, ctx=ast.Load())
+                self._kept.append(load)
+                yield values[0].lineno, self.value(load)
 
     def _of(self, node: ast.expr, depth: int) -> Value:
         found = self.value(node, depth)

@@ -16,6 +16,7 @@ from harness_lab.collect import first_answers
 from harness_lab.dryrun import dry_run
 from harness_lab.evidence import EvidenceBundle, Interaction, bundle
 from harness_lab.fallbacks import fallbacks_of
+from harness_lab.gates import IDENTITY as GATES
 from harness_lab.gates import Gate, Gates
 from harness_lab.history import HistoryEntry
 from harness_lab.improver.base import Proposal, ProposalContext, Skip, propose_all
@@ -29,8 +30,9 @@ from tasks.values import Finalist, Finalists
 from verifier.task import Task
 
 VERSION: Final = 2
-_DRY_TASKS: Final = 2
-"""Train tasks of different families that the dry run shows to parent and candidate."""
+_DRY_TASKS, _MORE_DRY_TASKS = 2, 10
+"""Train tasks of different families that the dry run shows to parent and candidate, and those of other kinds
+that it shows as well where the first show no change."""
 
 
 @task(name="designate", task_run_name="designate preflight h{cycle:04d}", **RETRIES)
@@ -149,6 +151,7 @@ async def preflight(
         "harness": harness.digest,
         "proposals": proposals.digest,
         "designated": designated.digest,
+        "gates": GATES,
     }
     record = await _stage(session, "preflight", cycle, step, inputs, body)
     return _finalists(session, record, proposals)
@@ -157,7 +160,7 @@ async def preflight(
 async def _gates(
     session: Session, model: Ref, harness: Ref, interactions: tuple[Ref, ...], designated: Ref
 ) -> Gates:
-    parent, dry_tasks = session.harness(harness), _dry_tasks(session)
+    parent, (dry_tasks, more_dry_tasks) = session.harness(harness), _dry_tasks(session)
     evidence = [item for ref in interactions for item in _interactions(session, ref)]
     return Gates(
         broker=await session.broker(model),
@@ -165,6 +168,7 @@ async def _gates(
         parent_run=await dry_run(session.sandboxes, parent, dry_tasks),
         designated=Designated.model_validate(session.store.get_record(designated.digest, "designated")),
         dry_tasks=dry_tasks,
+        more_dry_tasks=more_dry_tasks,
         accepted_answers=frozenset(
             item.record.submissions[place].text
             for item in evidence
@@ -192,15 +196,19 @@ def _train_tasks(session: Session, cursor: int, count: int) -> tuple[Task, ...]:
     return tuple(session.release.task(task_id) for task_id in draw(order, cursor, count))
 
 
-def _dry_tasks(session: Session) -> list[dict[str, Any]]:
-    """One public task dict of each of the first families, as programs receive it."""
-    by_family = {task.family: task for task in reversed(session.release.split("train"))}
-    chosen = [by_family[family] for family in sorted(by_family)][:_DRY_TASKS]
-    budgets = session.config.budgets
-    return [
-        program_task(item, budgets, session.guidance, session.inventory(), user_turns=budgets.user_turns)
-        for item in chosen
-    ]
+def _dry_tasks(session: Session) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Public task dicts, as programs receive them: one of each of the first families, then other kinds."""
+    train = session.release.split("train")
+    by_family = {task.family: task for task in reversed(train)}
+    by_kind = {(task.family, task.subtopic, task.answer_format): task for task in reversed(train)}
+    first = [by_family[family] for family in sorted(by_family)][:_DRY_TASKS]
+    more = [by_kind[kind] for kind in sorted(by_kind) if by_kind[kind] not in first][:_MORE_DRY_TASKS]
+    budgets, inventory = session.config.budgets, session.inventory()
+
+    def given(item: Task) -> dict[str, Any]:
+        return program_task(item, budgets, session.guidance, inventory, user_turns=budgets.user_turns)
+
+    return list(map(given, first)), list(map(given, more))
 
 
 def _interactions(session: Session, ref: Ref) -> list[Interaction]:

@@ -1,5 +1,7 @@
 """The gates between a proposal and Val: the first refusal is the recorded reason, and Val sees the rest."""
 
+from dataclasses import replace
+
 import pytest
 
 from broker.guidance import host_guidance, program_task
@@ -86,3 +88,55 @@ async def test_a_train_answer_in_sent_text_is_refused_and_a_held_out_prompt_stop
     held_out = release().split("test")[0]
     with pytest.raises(LeakAlarm):
         await (await gates()).examine(changed("Be brief.", held_out.id), [])
+
+
+@pytest.mark.spec("PROP-07", "SEL-02")
+async def test_what_only_another_kind_of_task_or_episode_shows_is_a_live_change() -> None:
+    held = await gates()
+    other = changed("api.submit(text)", "api.submit(text if len(text) else 'none')")
+    assert (await held.examine(other, [])).passed
+    letters = changed("api.submit(text)", "api.submit(text + 'x' * len(task['options']))")
+    assert (await held.examine(letters, [])).reason == UNCHANGED
+    inventory = release().inventory()
+    more = [program_task(a_task("letter"), held.broker.budgets, "", inventory, user_turns=1)]
+    gate = await replace(held, more_dry_tasks=more).examine(letters, [])
+    assert gate.passed
+    assert gate.change is not None
+    assert "submit" in gate.change.first_difference
+
+
+@pytest.mark.spec("EVID-06")
+@pytest.mark.parametrize("hidden", ["''.join(c for c in '{}' if c != '#')", "'{}'.translate({{35: None}})"])
+async def test_what_really_reaches_the_model_is_scanned_however_it_was_put_together(hidden: str) -> None:
+    def disguised(text: str) -> Harness:
+        sent = f"task['prompt'] + {hidden.format('#'.join(text))}, 'source': 'harness'"
+        return changed('task["prompt"], "source": "task"', sent)
+
+    held = await gates(frozenset({"<answer>Belgium</answer>"}))
+    gate = await held.examine(disguised(" Belgium"), [])
+    assert not gate.passed
+    assert "leak: answer in text that reaches the model" in gate.reason
+    with pytest.raises(LeakAlarm):
+        await held.examine(disguised(" " + release().split("val")[0].id), [])
+
+
+@pytest.mark.spec("PROP-07")
+async def test_case_t04_a_preference_that_first_comes_together_in_sent_text_is_refused() -> None:
+    hidden = "'If unsure, answer ' + next(iter('C')) + '.'"
+    gate = await (await gates()).examine(
+        changed('task["prompt"], "source": "task"', f'task["prompt"] + {hidden}, "source": "harness"'), []
+    )
+    assert not gate.passed
+    assert "prefers an option" in gate.reason
+
+
+@pytest.mark.spec("PROP-07")
+async def test_case_t02_the_gate_lists_the_text_that_reaches_the_model() -> None:
+    code = PARENT.replace('TEXT = "Be brief."', 'RULES: str = "Read the row."')
+    gate = await (await gates()).examine(
+        Harness(code=code.replace('task.get("system", TEXT)', 'task["system"] + RULES')), []
+    )
+    assert gate.passed
+    assert gate.change is not None
+    assert [(item.text, item.reaches_model) for item in gate.change.texts] == [("Read the row.", True)]
+    assert gate.notices == ()
