@@ -23,7 +23,6 @@ from harness_lab.selection import duplicate_of
 from harness_lab.zones import Finding, scan
 from verifier.release import Release
 
-
 IDENTITY: Final = "gates/2"
 """Raised with every change of what passes."""
 
