@@ -142,12 +142,14 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to hear: it still needs verdicts.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # A dump would hold every reference.
     with socket.socket(fileno=os.dup(0)) as connection:
+        gc.disable()  # Nothing that is loaded is ever let go of: there is nothing to look for.
         try:
             known = load(Path(root), references_digest, tasks_digest)
         except (OSError, ReferenceError) as error:
             send(connection, (b"refused", str(error).encode("utf-8", "replace")))
             return 1
         gc.freeze()
+        gc.enable()
         send(connection, (b"ready", str(GRADING_VERSION).encode()))
         serve(connection, known, int(parent))
     return 0

@@ -1,6 +1,6 @@
 """What a text states under a format, before any comparison."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class ParsedAnswer:
         return self.answer is not None
 
     def showing(self, shown: str) -> "ParsedAnswer":
-        return replace(self, shown=shown)
+        return ParsedAnswer(self.answer, self.reason, self.unit, shown)
 
 
 def valid(answer: str, unit: str = "") -> ParsedAnswer:

@@ -40,7 +40,9 @@ def read_tags(text: str) -> Tagged:
     start, end = text.index(OPEN) + len(OPEN), text.index(CLOSE)
     if end < start:
         return Tagged(None, "the closing tag comes first", "")
-    content = text[start:end].encode("utf-8", "replace").decode("utf-8")
+    content = text[start:end]
+    if not content.isascii():
+        content = content.encode("utf-8", "replace").decode("utf-8")
     return Tagged(content, "ok", _shown([content]))
 
 
@@ -67,9 +69,10 @@ def _shown(contents: list[str]) -> str:
 
 
 def _shortened(content: str) -> str:
-    clean = content[: 4 * _SHOWN].encode("utf-8", "replace").decode("utf-8")
-    line = " ".join(clean.split())
+    line = " ".join(content[: 4 * _SHOWN].encode("utf-8", "replace").decode("utf-8").split())
     cut = line if len(line) <= _SHOWN and len(content) <= 4 * _SHOWN else line[:_SHOWN] + "…"
+    if cut.isprintable():
+        return cut
     # What shows nothing is often the very reason; and no control character may reach a terminal.
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in cut

@@ -20,16 +20,19 @@ MARKUP: Final = re.compile(
 
 def visible(text: str) -> str:
     """Without the characters that show nothing, and without white space around."""
-    return _INVISIBLE.sub("", text).strip()
+    return text.strip() if text.isascii() else _INVISIBLE.sub("", text).strip()
 
 
 def narrow(text: str) -> str:
     """`visible`, full-width forms as ASCII and every dash as `-`."""
-    return visible(text).translate(_NARROW).translate(_DASHES).strip()
+    shown = visible(text)
+    return shown if shown.isascii() else shown.translate(_NARROW).translate(_DASHES).strip()
 
 
 def normalise(text: str) -> str:
     """Fold case, compatibility forms, white space and what is invisible. Lone surrogates become `?`."""
+    if text.isascii():
+        return " ".join(text.lower().split())
     clean = visible(text.encode("utf-8", "replace").decode("utf-8"))
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", clean).casefold())
     return " ".join(folded.split())
