@@ -37,6 +37,7 @@ _CODES: Final = {
     "CoverageError": FAILED,
     "LeakAlarm": FAILED,
     "PrivateData": FAILED,
+    "CanaryAlarm": FAILED,
 }
 
 

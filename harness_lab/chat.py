@@ -12,6 +12,7 @@ from typing import Any, Final
 from broker.chat_model import ChatAnswer, ChatClient
 from broker.endpoint import Endpoint, EndpointRefused, EndpointSettings
 from broker.errors import ModelUnavailable
+from harness_lab.canary import MARK, require_clean
 from harness_lab.exchange import LONGEST_KEPT, Exchange, Ledger, Role
 from harness_lab.manner import Manner, Shape
 from harness_lab.parsing import AuxiliaryError, read_object
@@ -68,8 +69,10 @@ class ChatEndpoint:
         """The text of one reply, and an `Exchange` in the ledger whatever happens.
 
         `shape`: the JSON that is wanted, asked for in the way that this endpoint offers. Raises
-        AuxiliaryError, also for an empty, a cut-off (`ReplyCutOff`) or an overlong reply.
+        AuxiliaryError, also for an empty, a cut-off (`ReplyCutOff`) or an overlong reply; CanaryAlarm, and
+        nothing is sent, when the messages hold a canary.
         """
+        require_clean((message["content"] for message in messages), role)
         started = time.monotonic()
         said: ChatAnswer | None = None
         problem = "cancelled"
@@ -146,6 +149,9 @@ def _check(answer: ChatAnswer) -> None:
         raise AuxiliaryError("the auxiliary endpoint gave an empty reply")
     if len(answer.text) > LONGEST_REPLY:
         raise AuxiliaryError(f"the auxiliary's reply is longer than {LONGEST_REPLY >> 10} KiB")
+    if MARK.search(answer.text):
+        # Nobody told it one, so the endpoint knows a release that it should not; its words go no further.
+        raise AuxiliaryError("the auxiliary's reply quotes a canary of a private reference")
 
 
 def _estimate(text: str) -> int:

@@ -80,7 +80,14 @@ async def collect(
             progress(graded)
         return await _interpreted(attempt.task, graded, researcher, auxiliary), graded
 
-    results = await asyncio.gather(*(one(attempt) for attempt in attempts))
+    works = [asyncio.ensure_future(one(attempt)) for attempt in attempts]
+    try:
+        results = await asyncio.gather(*works)
+    finally:
+        # An alarm or a cancellation leaves no sibling running.
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
     errors = [result for result in results if isinstance(result, Exception)]
     if errors and len(errors) == len(results):
         raise errors[0]

@@ -126,7 +126,7 @@ class EvidenceBundle(_Frozen):
         known = {item.id: item.task_id for item in self.items}
         unknown = [item for item in ids if item not in known]
         if unknown:
-            return f"unknown evidence id {unknown[0]!r}"
+            return f"unknown evidence id {str(unknown[0])[:40]!r}"
         if not 2 <= len(set(ids)) <= 4 or len(set(ids)) != len(ids):
             return "a proposal cites two to four different evidence ids"
         if len({known[item] for item in ids}) < 2:
