@@ -10,6 +10,7 @@ from prefect import task
 
 from broker.guidance import program_task
 from broker.harness import Harness
+from catalog.digest import digest_json
 from catalog.store import Ref
 from harness_lab.collect import collect as collect_interactions
 from harness_lab.collect import first_answers
@@ -151,7 +152,7 @@ async def preflight(
         "harness": harness.digest,
         "proposals": proposals.digest,
         "designated": designated.digest,
-        "gates": GATES,
+        "gates": digest_json(GATES),
     }
     record = await _stage(session, "preflight", cycle, step, inputs, body)
     return _finalists(session, record, proposals)
