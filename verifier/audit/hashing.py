@@ -91,17 +91,15 @@ def strings(texts: Sequence[str]) -> Hashes:
 
 
 def _names(data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Bools:
-    def count(kind: Bools, begin: NDArray[np.int64]) -> NDArray[np.int64]:
-        totals = np.concatenate(([0], np.cumsum(kind[data], dtype=np.int64)))
-        return totals[ends] - totals[begin]
-
-    digits, letters = count(_IS_DIGIT, starts), count(_IS_LETTER, starts)
-    shaped = (digits > 0) | (count(_IS_UNDERSCORE, starts) > 0) | (count(_IS_CAPITAL, starts + 1) > 0)
-    length = ends - starts
-    last = data[np.maximum(ends - 1, 0)] if len(ends) else data[:0]
-    quantity = _IS_DIGIT[data[starts]] & _IS_LETTER[last]
+    # Three counts in one running sum, 21 bits each: a batch and the longest text have fewer bytes.
+    totals = np.concatenate((np.zeros(1, np.int64), np.cumsum(_KINDS[data])))
+    counts = totals[ends] - totals[starts]
+    digits, letters = counts & _COUNT, (counts >> _BITS) & _COUNT
+    first, last, length = data[starts], data[ends - 1], ends - starts
+    marks = (counts >> (2 * _BITS)) - _IS_CAPITAL[first]
+    quantity = _IS_DIGIT[first] & _IS_LETTER[last]
     number = (letters == 0) & (length <= _LONGEST_NUMBER_WITHOUT_MEANING)
-    return shaped & (length >= _SHORTEST_NAME) & ~quantity & ~number
+    return ((digits > 0) | (marks > 0)) & (length >= _SHORTEST_NAME) & ~quantity & ~number
 
 
 def _spans(data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Hashes:
@@ -148,7 +146,14 @@ _CAPITALS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _IS_DIGIT: Final = _class(_DIGITS)
 _IS_CAPITAL: Final = _class(_CAPITALS)
 _IS_LETTER: Final = _class(_CAPITALS + _CAPITALS.lower())
-_IS_UNDERSCORE: Final = _class(b"_")
+_BITS: Final = 21
+_COUNT: Final = (1 << _BITS) - 1
+_KINDS: Final = (
+    _IS_DIGIT.astype(np.int64)
+    | (_IS_LETTER.astype(np.int64) << _BITS)
+    | ((_IS_CAPITAL | _class(b"_")).astype(np.int64) << (2 * _BITS))
+)
+"""By byte: one for a digit, for a letter, and for a capital or an underscore."""
 _IS_WORD: Final = _class(_DIGITS + _CAPITALS + _CAPITALS.lower() + b"_" + bytes(range(128, 256)))
 _FOLDED: Final = np.arange(256, dtype=np.uint8)
 _FOLDED[list(_CAPITALS)] += 32
