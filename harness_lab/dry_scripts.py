@@ -53,7 +53,7 @@ MORE_SCRIPTS: Final = (
             "",
             "The answer is X1.",
         ),
-        observations=(_NOTHING, {"stdout": "", "error": "KeyError: 'value'"}),
+        observations=(_NOTHING, _NOTHING, {"stdout": "", "error": "KeyError: 'value'"}),
         reply="I cannot read an answer here.",
     ),
     Script(

@@ -31,6 +31,28 @@ class Trait(StrEnum):
     """A reply without the asked form is asked for once more before it is submitted."""
     INSPECT = "inspect"
     """After a failed tool call the model is shown the tables' columns and may try again."""
+    NOTICE = "notice"
+    """The host's budget notice is passed on, and the last model call is an answer."""
+    TABLES = "tables"
+    """Tables and their columns stand in the first message."""
+    PRINT = "print"
+    """After a call that printed nothing the model is told so."""
+    RECENT = "recent"
+    """Older turns are left out when the context runs short."""
+    QUICK = "quick"
+    """The model is told how long its code may run."""
+    LAST_PAIR = "last_pair"
+    """Of several answers in one text the last is submitted."""
+    WIDE = "wide"
+    """A look-up that finds no equal cell takes cells that contain the name."""
+    PAGES = "pages"
+    """After cut output the model is told to print less."""
+
+
+LOOP_ONLY: Final = frozenset(
+    {Trait.INSPECT, Trait.NOTICE, Trait.TABLES, Trait.PRINT, Trait.RECENT, Trait.QUICK, Trait.PAGES}
+)
+"""Traits of the loop with tool calls of the model's own; beside DIRECT they have no effect."""
 
 
 SYSTEM: Final = "Reply with <answer>VALUE</answer> only."
@@ -85,15 +107,20 @@ def _needed(traits: Sequence[Trait]) -> list[str]:
         names += ["names_in", "look_up"]
     if Trait.REPAIR in traits:
         names.append("has_form")
-    if Trait.INSPECT in traits:
+    if Trait.INSPECT in traits or Trait.TABLES in traits:
         names.append("tables_text")
+    names += [block for trait, block in _OWN_BLOCK.items() if trait in traits]
     return names
+
+
+_OWN_BLOCK: Final = {Trait.RECENT: "recent", Trait.LAST_PAIR: "last_pair"}
 
 
 def _head(traits: Sequence[Trait]) -> str:
     lines = ['"""A program assembled by rules; TRAITS names what it does."""', ""]
     lines += ["import json"] if Trait.LOOK_UP in traits else []
-    lines += ["import re"] if Trait.LOOK_UP in traits or Trait.DIRECT not in traits else []
+    patterns = {Trait.LOOK_UP, Trait.LAST_PAIR} & set(traits) or Trait.DIRECT not in traits
+    lines += ["import re"] if patterns else []
     lines += ["from typing import Any", "", f"TRAITS = {tuple(trait.value for trait in traits)!r}"]
     if Trait.DIRECT in traits:
         lines.append(f"SYSTEM = {SYSTEM!r}")
@@ -110,14 +137,16 @@ def _find_code(traits: Sequence[Trait]) -> str:
     """The tool code; ASKED stands for what is looked for."""
     imports = ["import csv", "from pathlib import Path", "from typing import Any"]
     code = [_body(_blocks("find"))]
-    last = 'print(show([item["row"] for item in find_rows(asked["tables"], asked["names"])]))'
-    if Trait.FOCUS in traits:
+    rows = 'find_rows(asked["tables"], asked["names"])'
+    if Trait.FOCUS in traits or Trait.WIDE in traits:
         imports.insert(1, "import re")
+    if Trait.WIDE in traits:
+        code.append(_body(_blocks("near")))
+        rows += ' or find_near(asked["tables"], asked["names"])'
+    last = f'print(show([item["row"] for item in {rows}]))'
+    if Trait.FOCUS in traits:
         code.append(_body(_blocks("focus")))
-        last = (
-            'found = find_rows(asked["tables"], asked["names"])\n'
-            'print(show(focus(found, asked["question"], asked["options"])))'
-        )
+        last = f'found = {rows}\nprint(show(focus(found, asked["question"], asked["options"])))'
     return "\n".join([*imports, *code, "asked = ASKED", last, ""])
 
 
@@ -153,10 +182,9 @@ def _rows(example: Example, traits: Sequence[Trait]) -> str:
 
 
 def _run(traits: Sequence[Trait]) -> str:
-    system = "SYSTEM" if Trait.DIRECT in traits else 'task["system"]'
     lines = [
         "def run(task: dict[str, Any], api: Any) -> None:",
-        f'    messages = [say("system", {system}, "harness")]',
+        *_first_message(traits),
     ]
     rows = '""'
     if Trait.LOOK_UP in traits:
@@ -177,21 +205,40 @@ def _run(traits: Sequence[Trait]) -> str:
     return "\n".join(lines)
 
 
+def _first_message(traits: Sequence[Trait]) -> list[str]:
+    system = "SYSTEM" if Trait.DIRECT in traits else 'task["system"]'
+    if Trait.DIRECT in traits or not {Trait.TABLES, Trait.QUICK} & set(traits):
+        return [f'    messages = [say("system", {system}, "harness")]']
+    lines = [f"    system = {system}"]
+    if Trait.TABLES in traits:
+        lines.append('    system += f"\\nColumns of the tables:\\n{tables_text(task)}"')
+    if Trait.QUICK in traits:
+        lines.append(
+            "    system += f\"\\nCode is stopped after {task['budgets']['tool_seconds']:g} seconds: \"\n"
+            '    system += "read only the rows and columns that you need."'
+        )
+    return [*lines, '    messages = [say("system", system, "harness")]']
+
+
 def _direct(traits: Sequence[Trait]) -> list[str]:
     return [
         "    while True:",
         "        text = api.generate(messages)",
         *_repair(traits),
         '        messages.append(say("assistant", text, "model"))',
-        '        messages.append(say("user", api.submit(text)["reply"], "feedback"))',
+        f'        messages.append(say("user", api.submit({_answer(traits)})["reply"], "feedback"))',
     ]
+
+
+def _answer(traits: Sequence[Trait]) -> str:
+    return "last_pair(text)" if Trait.LAST_PAIR in traits else "text"
 
 
 def _repair(traits: Sequence[Trait]) -> list[str]:
     if Trait.REPAIR not in traits:
         return []
     return [
-        "        if not has_form(text):",
+        f"        if not has_form({_answer(traits)}):",
         '            messages.append(say("assistant", text, "model"))',
         '            messages.append(say("user", form_line(task), "harness"))',
         "            text = api.generate(messages)",
@@ -200,23 +247,50 @@ def _repair(traits: Sequence[Trait]) -> list[str]:
 
 def _loop(traits: Sequence[Trait]) -> list[str]:
     left = 'task["budgets"]["tool_calls"]' + (" - 1" if Trait.LOOK_UP in traits else "")
-    inspect = [
-        '            if seen["error"]:',
-        '                hint = f"That failed. The tables are:\\n{tables_text(task)}\\nTry again."',
-        '                messages.append(say("user", hint, "harness"))',
-    ]
+    before = ["    head = len(messages)"] if Trait.RECENT in traits else []
+    each = ["        messages = recent(messages, head, task, api)"] if Trait.RECENT in traits else []
+    may_run = "blocks and tools > 0"
+    if Trait.NOTICE in traits:
+        each += ["        if api.notice:", "            messages.append(api.notice)"]
+        may_run += ' and api.left["model_calls"] > 0'
     return [
         f"    tools = {left}",
+        *before,
         "    while True:",
+        *each,
         "        text = api.generate(messages)",
         *_repair(traits),
         '        messages.append(say("assistant", text, "model"))',
         "        blocks = BLOCK.findall(text)",
-        "        if blocks and tools > 0:",
+        f"        if {may_run}:",
         "            seen = api.execute(blocks[0])",
         "            tools -= 1",
         '            messages.append(say("user", f"Observation: {seen}", "tool"))',
-        *(inspect if Trait.INSPECT in traits else []),
+        *_after_a_call(traits),
         "        else:",
-        '            messages.append(say("user", api.submit(text)["reply"], "feedback"))',
+        f'            messages.append(say("user", api.submit({_answer(traits)})["reply"], "feedback"))',
     ]
+
+
+def _after_a_call(traits: Sequence[Trait]) -> list[str]:
+    """What the model is told after a call, each for its own kind of outcome."""
+    lines: list[str] = []
+    if Trait.INSPECT in traits:
+        lines += [
+            '            if seen["error"]:',
+            '                hint = f"That failed. The tables are:\\n{tables_text(task)}\\nTry again."',
+            '                messages.append(say("user", hint, "harness"))',
+        ]
+    if Trait.PRINT in traits:
+        lines += [
+            '            if not seen["stdout"].strip() and not seen["error"]:',
+            '                hint = "Nothing was printed: only what print() writes can be seen."',
+            '                messages.append(say("user", hint, "harness"))',
+        ]
+    if Trait.PAGES in traits:
+        lines += [
+            '            if seen.get("output_truncated"):',
+            '                hint = "The output was cut: print fewer rows and only what matters."',
+            '                messages.append(say("user", hint, "harness"))',
+        ]
+    return lines

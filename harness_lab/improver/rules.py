@@ -9,14 +9,30 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.harness import Harness
-from broker.record import StopReason
 from harness_lab.evidence import EvidenceBundle, EvidenceItem, Interaction
-from harness_lab.improver.assemble import Trait, assemble, traits_of
+from harness_lab.improver.assemble import LOOP_ONLY, Trait, assemble, traits_of
 from harness_lab.improver.base import Proposal, ProposalContext, Skip, known_programs
-from harness_lab.replies import ReplyCase, case_of
+from harness_lab.improver.symptoms import (
+    code_too_slow,
+    context_full,
+    cut_off,
+    misread,
+    names_guessed,
+    nothing_found,
+    nothing_printed,
+    out_of_calls,
+    output_cut,
+    several_answers,
+    tool_failed,
+    unreadable,
+    unsupported,
+)
 
 _MOST_CITED: Final = 4
 _NONE: Final = frozenset[Trait]()
+
+
+Symptom = Callable[[Interaction, EvidenceItem], bool]
 
 
 @dataclass(frozen=True)
@@ -27,44 +43,14 @@ class Rule:
     adds: frozenset[Trait]
     needs: frozenset[Trait]
     """Traits without which the rule makes no sense."""
-    symptom: Callable[[Interaction, EvidenceItem], bool]
+    symptom: Symptom
     hypothesis: str
     rationale: str
 
-
-def _unreadable(interaction: Interaction, item: EvidenceItem) -> bool:
-    """No readable answer: a wrong form, or an end without one."""
-    if item.kind == "correction":
-        return case_of(item.quote) is ReplyCase.INVALID_FORMAT
-    return item.kind == "unfinished"
-
-
-def _unsupported(interaction: Interaction, item: EvidenceItem) -> bool:
-    """The answer came before any look-up that gave something."""
-    return item.kind in ("correction", "unfinished") and not any(
-        call.stdout.strip() and not call.error for call in interaction.record.tool_calls
-    )
-
-
-def _cut_off(interaction: Interaction, item: EvidenceItem) -> bool:
-    return item.kind == "unfinished" and interaction.record.stop_reason in (
-        StopReason.OUTPUT_TRUNCATED,
-        StopReason.MODEL_CALL_BUDGET,
-        StopReason.CONTEXT_BUDGET,
-    )
-
-
-def _tool_failed(interaction: Interaction, item: EvidenceItem) -> bool:
-    return item.kind == "tool_error"
-
-
-def _misread(interaction: Interaction, item: EvidenceItem) -> bool:
-    """A readable answer was doubted although a look-up had given rows."""
-    return (
-        item.kind == "correction"
-        and case_of(item.quote) is ReplyCase.RECONSIDER
-        and any(call.stdout.strip() for call in interaction.record.tool_calls)
-    )
+    @property
+    def of_the_loop(self) -> bool:
+        """It changes nothing in a program that lets the model make no tool calls."""
+        return self.adds <= LOOP_ONLY
 
 
 RULES: Final = (
@@ -72,7 +58,7 @@ RULES: Final = (
         name="show the form",
         adds=frozenset({Trait.EXAMPLES, Trait.DIRECT}),
         needs=_NONE,
-        symptom=_unreadable,
+        symptom=unreadable,
         hypothesis="Worked examples of the asked form, in one short answer-only turn, give readable answers.",
         rationale="Answers could not be read, or none was given.",
     ),
@@ -80,7 +66,7 @@ RULES: Final = (
         name="look up first",
         adds=frozenset({Trait.LOOK_UP}),
         needs=_NONE,
-        symptom=_unsupported,
+        symptom=unsupported,
         hypothesis="Looking the question's names up in all tables first gives the model the answer's value.",
         rationale="Answers were given without anything having been looked up.",
     ),
@@ -88,7 +74,7 @@ RULES: Final = (
         name="answer in one turn",
         adds=frozenset({Trait.DIRECT}),
         needs=_NONE,
-        symptom=_cut_off,
+        symptom=cut_off,
         hypothesis="A short instruction and one answer-only turn keep the model within its budgets.",
         rationale="Episodes ended at a limit before an answer.",
     ),
@@ -96,7 +82,7 @@ RULES: Final = (
         name="narrow the rows",
         adds=frozenset({Trait.FOCUS}),
         needs=frozenset({Trait.LOOK_UP}),
-        symptom=_misread,
+        symptom=misread,
         hypothesis="Rows cut down to what the question names, in the order it asks for, are read correctly.",
         rationale="Answers were doubted although the rows had been found.",
     ),
@@ -104,7 +90,7 @@ RULES: Final = (
         name="show more examples",
         adds=frozenset({Trait.MORE_EXAMPLES}),
         needs=frozenset({Trait.EXAMPLES}),
-        symptom=_misread,
+        symptom=misread,
         hypothesis="A third worked example makes the reading of rows steadier.",
         rationale="Answers were doubted although the rows had been found.",
     ),
@@ -112,7 +98,7 @@ RULES: Final = (
         name="ask again for the form",
         adds=frozenset({Trait.REPAIR}),
         needs=frozenset({Trait.EXAMPLES}),
-        symptom=_unreadable,
+        symptom=unreadable,
         hypothesis="Asking once more for the form rescues replies without a readable answer.",
         rationale="Some answers still could not be read.",
     ),
@@ -120,17 +106,82 @@ RULES: Final = (
         name="inspect and retry",
         adds=frozenset({Trait.INSPECT}),
         needs=_NONE,
-        symptom=_tool_failed,
+        symptom=tool_failed,
         hypothesis="Showing the tables' columns after a failed call lets the model repair it.",
         rationale="Tool calls failed.",
     ),
+    Rule(
+        name="pass the budget on",
+        adds=frozenset({Trait.NOTICE}),
+        needs=_NONE,
+        symptom=out_of_calls,
+        hypothesis="Told that its calls run out, the model answers with the last one instead of going on.",
+        rationale="Episodes ended in the middle of tool use, without an answer.",
+    ),
+    Rule(
+        name="show the columns first",
+        adds=frozenset({Trait.TABLES}),
+        needs=_NONE,
+        symptom=names_guessed,
+        hypothesis="With tables and columns in the first message, code names what is there.",
+        rationale="Code named files or columns that do not exist.",
+    ),
+    Rule(
+        name="say that nothing was printed",
+        adds=frozenset({Trait.PRINT}),
+        needs=_NONE,
+        symptom=nothing_printed,
+        hypothesis="Told that its code printed nothing, the model prints what it looks for.",
+        rationale="Code ran and showed nothing.",
+    ),
+    Rule(
+        name="keep the newest turns",
+        adds=frozenset({Trait.RECENT}),
+        needs=_NONE,
+        symptom=context_full,
+        hypothesis="Without its older turns a long conversation stays within the context.",
+        rationale="Conversations outgrew the context.",
+    ),
+    Rule(
+        name="say how long code may run",
+        adds=frozenset({Trait.QUICK}),
+        needs=_NONE,
+        symptom=code_too_slow,
+        hypothesis="Told its time limit, the model writes code that reads less.",
+        rationale="Code was stopped at its time limit.",
+    ),
+    Rule(
+        name="submit the last answer",
+        adds=frozenset({Trait.LAST_PAIR}),
+        needs=_NONE,
+        symptom=several_answers,
+        hypothesis="Of several answers in one text the last is what the model settled on.",
+        rationale="Texts gave more than one answer.",
+    ),
+    Rule(
+        name="look for parts of cells",
+        adds=frozenset({Trait.WIDE}),
+        needs=frozenset({Trait.LOOK_UP}),
+        symptom=nothing_found,
+        hypothesis="Where no cell equals a name, cells that contain it are about it.",
+        rationale="The look-up found no row.",
+    ),
+    Rule(
+        name="say that output was cut",
+        adds=frozenset({Trait.PAGES}),
+        needs=_NONE,
+        symptom=output_cut,
+        hypothesis="Told that its output was cut, the model prints only what matters.",
+        rationale="Code printed more than can be shown.",
+    ),
 )
+"""Order matters: of one step's hypotheses the first ones are proposed. A new rule goes to the end."""
 
 
 class RuleImprover:
     """Deterministic; needs no second model."""
 
-    identity = "rules/1"
+    identity = "rules/2"
 
     async def propose(
         self, parent: Harness, context: ProposalContext, index: int, count: int
@@ -166,7 +217,7 @@ def hypotheses(parent: Harness, context: ProposalContext) -> list[Hypothesis]:
     fired: list[tuple[Rule, tuple[str, ...]]] = []
     for rule in RULES:
         cited = cite(context.evidence, rule)
-        if cited and rule.needs <= had and not rule.adds <= had:
+        if cited and rule.needs <= had and not rule.adds <= had and _has_effect(rule, had):
             fired.append((rule, cited))
     pairs = [
         (one, other)
@@ -180,11 +231,17 @@ def hypotheses(parent: Harness, context: ProposalContext) -> list[Hypothesis]:
     found: list[Hypothesis] = []
     for group in combined:
         traits = had.union(*(rule.adds for rule, _ in group))
+        if not all(_has_effect(rule, traits) for rule, _ in group):
+            continue
         digest = Harness(code=assemble(traits)).digest
         if digest == parent.digest or digest in known or any(traits == other for _, other, _ in found):
             continue
         found.append((tuple(rule for rule, _ in group), traits, _merge([cited for _, cited in group])))
     return found
+
+
+def _has_effect(rule: Rule, traits: frozenset[Trait]) -> bool:
+    return not (rule.of_the_loop and Trait.DIRECT in traits)
 
 
 def cite(evidence: EvidenceBundle, rule: Rule) -> tuple[str, ...]:

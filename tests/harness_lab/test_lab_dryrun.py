@@ -77,9 +77,10 @@ async def test_a_crash_and_an_endless_caller_are_events() -> None:
 @pytest.mark.spec("PROP-07")
 async def test_each_trait_changes_what_is_sent() -> None:
     base = {Trait.EXAMPLES, Trait.LOOK_UP}
-    parent = await traced(assemble(base))
+    budgets = {"model_calls": 4, "tool_calls": 3, "context_tokens": 900, "tool_response_tokens": 200}
+    parent = await wide(assemble(base), **budgets)
     for trait in set(Trait) - base:
-        assert not unchanged(parent, await traced(assemble(base | {trait}))), trait
+        assert not unchanged(parent, await wide(assemble(base | {trait}), **budgets)), trait
 
 
 @pytest.mark.spec("PROP-07")

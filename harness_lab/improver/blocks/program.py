@@ -60,3 +60,16 @@ def worked_examples(task: dict[str, Any], rows: str) -> list[dict[str, str]]:
 
 def has_form(text: str) -> bool:
     return text.count("<answer>") == 1 and text.count("</answer>") == 1
+
+
+def last_pair(text: str) -> str:
+    """The last answer of a text that gives several; any other text as it is."""
+    pairs = re.findall(r"<answer>(?:(?!<answer>).)*?</answer>", text, re.DOTALL)
+    return pairs[-1] if len(pairs) > 1 else text
+
+
+def recent(messages: list[dict[str, str]], head: int, task: dict[str, Any], api: Any) -> list[dict[str, str]]:
+    """All messages, or the first ones and the newest two where the next observation may not fit any more."""
+    if api.left["context_tokens"] > 2 * task["budgets"]["tool_response_tokens"]:
+        return messages
+    return messages[:head] + messages[head:][-2:]
