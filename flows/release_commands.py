@@ -152,6 +152,10 @@ def freeze(
 
 def say_frozen(header: "Header", destination: Path) -> None:
     """One line with the digest, and the audit's warnings."""
+    from verifier.audit_release import audit_of
+
+    for flag in audit_of(destination).warnings:
+        typer.echo(f"warning: {flag.text}")
     typer.echo(f"{destination}: {summary(header)}")
 
 

@@ -18,6 +18,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from verifier import draft as drafts
+from verifier.audit.model import AUDIT_FILE
+from verifier.audit_release import audit_folder
 from verifier.draft import Draft
 from verifier.importers.paper import check_name
 from verifier.layout import (
@@ -26,9 +28,11 @@ from verifier.layout import (
     TASKS,
     Header,
     ReleaseError,
+    check_payload,
     describe,
     is_plain,
     payload_of,
+    read_header,
     write_header,
 )
 from verifier.release import Release
@@ -54,11 +58,11 @@ class Declared(BaseModel):
     no_training: bool = False
 
 
-def freeze_draft(draft: Draft, destination: Path, declared: Declared) -> Header:
+def freeze_draft(draft: Draft, destination: Path, declared: Declared, *, audited: bool = True) -> Header:
     """Make the release folder `destination`, which must not exist, from a draft, which stays as it is.
 
-    Equal input gives equal bytes. Raises ReleaseError when a task has no split or the result would not load;
-    then nothing is left behind.
+    Equal input gives equal bytes. The audit becomes part of the release (DATA-05). Raises ReleaseError when a
+    task has no split or the result would not load; then nothing is left behind.
     """
     check_name(declared.name, draft)
     with _work_folder(destination) as work:
@@ -84,8 +88,8 @@ def freeze_draft(draft: Draft, destination: Path, declared: Declared) -> Header:
             )
         except ValidationError as error:
             raise ReleaseError(f"release {declared.name!r}: {describe(error)}") from None
-        write_header(work, header)
-        header = verify(work)
+        write_header(work, _audited(work, header) if audited else header)
+        header = _checked(work) if audited else verify(work)
         work.chmod(0o755)
         work.replace(destination)
     return header
@@ -109,8 +113,10 @@ def freeze(
 ) -> Release:
     """Freeze tasks that are in memory into the folder `destination`, which must not exist, and load it.
 
-    `references` gives per task id the fields of a reference but `task` and `canary`. `texts` are extra files
-    at the top, such as a licence. Raises ReleaseError as `freeze_draft` does.
+    Without an audit, so that releases made like this keep the digest that they had before there were audits:
+    `rinr release audit` makes one when asked. `references` gives per task id the fields of a reference but
+    `task` and `canary`. `texts` are extra files at the top, such as a licence. Raises ReleaseError as
+    `freeze_draft` does.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{destination.name}-draft-", dir=destination.parent) as folder:
@@ -132,8 +138,23 @@ def freeze(
             families={family: tuple(subtopics) for family, subtopics in families.items()},
             no_training=no_training,
         )
-        freeze_draft(draft, destination, declared)
+        freeze_draft(draft, destination, declared, audited=False)
     return Release.load(destination)
+
+
+def _audited(work: Path, header: Header) -> Header:
+    """Write the audit, which pairs every task with its reference; give the header with its entry."""
+    found = audit_folder(work, header)
+    (work / AUDIT_FILE).write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    payload = {**header.payload, **payload_of(work, [AUDIT_FILE])}
+    return header.model_copy(update={"payload": dict(sorted(payload.items()))})
+
+
+def _checked(work: Path) -> Header:
+    """The header as it is read, with every file's digest compared."""
+    header = read_header(work)
+    check_payload(work, header)
+    return header
 
 
 @contextmanager

@@ -1,14 +1,18 @@
 """The release audit: baselines, balance, duplicates, flags, and what it never says (DATA-05)."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.fixtures.audited import audited, task
 from tests.fixtures.releases import tiny_release
-from verifier.audit import Audit, audit
+from verifier.audit import AUDIT_FILE, Audit, audit
 from verifier.audit.model import Baseline, Rule
 from verifier.audit_release import audit_folder, audit_of
+from verifier.draft import Draft
+from verifier.freeze import Declared, freeze_draft
 from verifier.layout import ReleaseError
-from verifier.release import find
+from verifier.release import Release, find
 from verifier.task import Split
 
 FOUR = ("aa", "bbbb", "cc", "dd")
@@ -161,6 +165,52 @@ def test_the_audit_of_a_release_is_the_same_each_time(tmp_path_factory: pytest.T
     first, second = (audit_folder(release.root, release.header).model_dump_json() for _ in range(2))
     assert first == second
     assert Audit.model_validate_json(first).tasks == len(release.tasks)
+
+
+def frozen(root: Path, name: str) -> Path:
+    draft = Draft.create(root / f"draft-{name}")
+    rows = [task(f"t{n}", "val" if n % 2 else "train", options=FOUR, subtopic=f"s{n % 2}") for n in range(20)]
+    rows.append(task("u", "test", "What?", subtopic="s1"))
+    draft.fill(rows, {row.id: {"answer": "B" if row.options else "free"} for row in rows})
+    families = {"f": ("s0", "s1")}
+    freeze_draft(draft, root / name, Declared(name="same", licence="CC0-1.0", families=families))
+    return root / name
+
+
+@pytest.mark.spec("DATA-05")
+def test_freezing_makes_the_audit_a_part_of_the_release(tmp_path: Path) -> None:
+    root = frozen(tmp_path, "one")
+    release = Release.load(root)
+    assert AUDIT_FILE in release.header.payload
+    stored = audit_of(root)
+    assert (stored.tasks, "shortcut" in codes(stored)) == (21, True)
+    assert stored == audit_folder(root, release.header)
+    # Equal input, equal bytes, the audit's included.
+    assert Release.load(frozen(tmp_path, "two")).digest == release.digest
+    path = root / AUDIT_FILE
+    path.write_text(path.read_text().replace('"tasks": 21', '"tasks": 22'))
+    with pytest.raises(ReleaseError, match=r"private/audit\.json was changed"):
+        Release.load(root)
+
+
+def test_a_wrong_reference_ends_freezing_with_an_audit_as_without(tmp_path: Path) -> None:
+    draft = Draft.create(tmp_path / "draft")
+    draft.fill([task("a", options=FOUR)], {"a": {"answer": "not a letter"}})
+    declared = Declared(name="bad", licence="CC0-1.0", families={"f": ("s",)})
+    with pytest.raises(ReleaseError, match="reference of task 'a'"):
+        freeze_draft(draft, tmp_path / "bad", declared)
+    assert not (tmp_path / "bad").exists()
+
+
+def test_an_audit_of_an_older_version_is_made_anew_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    root = frozen(tmp_path, "one")
+    path = root / AUDIT_FILE
+    good = path.read_text()
+    path.write_text(good.replace('"version": 1', '"version": 0').replace('"tasks": 21', '"tasks": 999'))
+    assert audit_of(root).tasks == 21
+    path.write_text("{")
+    with pytest.raises(ReleaseError, match=r"audit\.json: "):
+        audit_of(root)
 
 
 @pytest.mark.spec("DATA-05")
