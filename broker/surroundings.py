@@ -12,6 +12,8 @@ _PREPARE: Final = """
 def _rinr_prepare(variables, folder, setup):
     import os, shutil, subprocess
     os.environ.update(variables)
+    for name in ('agent', 'artifacts', 'verifier'):
+        os.makedirs('/tmp/logs/' + name, exist_ok=True)
     if os.path.isdir(folder):
         shutil.copytree(folder, '/work', dirs_exist_ok=True, copy_function=shutil.copyfile)
         for place, _, names in os.walk(folder):

@@ -3,12 +3,20 @@
 Must not know how a trainer works: the embedded and the SkyRL trainer read the same contract.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from catalog.digest import digest_json
 from rl.errors import TokenIdsNeeded
+
+RewardKind = Literal["verdict", "rubric"]
+
+
+def _is_verdict(value: object) -> bool:
+    # Written only where it says something: contracts without rubric rewards keep their digest.
+    return value == "verdict"
+
 
 _ENFORCED: dict[str, tuple[str, Any]] = {
     "temperature": ("RL-02", 1.0),
@@ -57,6 +65,9 @@ class RlContract(BaseModel):
     epochs: int = 1
     kl: float = 0.0
     """Weight of any KL term, in the loss or in the reward."""
+
+    reward: RewardKind = Field(default="verdict", exclude_if=_is_verdict)
+    """`verdict`: 1 for a right answer, else 0. `rubric`: R in [0, 1] where a task has a rubric (RL-04)."""
 
     @model_validator(mode="after")
     def _refuse_other_objectives(self) -> "RlContract":

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from broker.model import Sampling
 from broker.record import GradedEpisode
+from rl.contract import RewardKind
 from rl.errors import TokenIdsNeeded, TrainingError
 
 _POLICY_SAMPLING: Final[Mapping[str, float]] = {
@@ -74,12 +75,18 @@ class RowBatch:
         return sum(row.trainable for row in self.rows)
 
 
-def build_rows(results: Sequence[GradedEpisode | None], instances: Sequence[str], attempts: int) -> RowBatch:
+def build_rows(
+    results: Sequence[GradedEpisode | None],
+    instances: Sequence[str],
+    attempts: int,
+    reward: RewardKind = "verdict",
+) -> RowBatch:
     """Rows of a batch, in the order of `results`: all attempts of the first task, then of the second.
 
-    `None` stands for an attempt that our infrastructure lost. Raises `TrainingError` when an episode is
-    not the attempt that its place says, or when no token of the batch can be trained (RL-07), and
-    `TokenIdsNeeded` for an episode with a chat endpoint (HOST-11).
+    `reward` says whether a rubric's R counts or the verdict alone (RL-04). `None` stands for an attempt that
+    our infrastructure lost. Raises `TrainingError` when an episode is not the attempt that its place says,
+    or when no token of the batch can be trained (RL-07), and `TokenIdsNeeded` for an episode with a chat
+    endpoint (HOST-11).
     """
     if wordy := next((item for item in results if item is not None and not item.record.token_exact), None):
         raise TokenIdsNeeded(
@@ -104,7 +111,7 @@ def build_rows(results: Sequence[GradedEpisode | None], instances: Sequence[str]
         elif quiet == attempts:
             silent.append(instance)
         for repetition, episode in enumerate(group):
-            rows += _episode_rows(episode, TrajectoryId(instance, repetition), masked=is_lost)
+            rows += _episode_rows(episode, TrajectoryId(instance, repetition), reward, masked=is_lost)
     batch = RowBatch(
         rows=tuple(rows),
         attempts=attempts,
@@ -116,7 +123,14 @@ def build_rows(results: Sequence[GradedEpisode | None], instances: Sequence[str]
     return batch
 
 
-def _episode_rows(episode: GradedEpisode | None, trajectory: TrajectoryId, *, masked: bool) -> list[Row]:
+def reward_of(episode: GradedEpisode, kind: RewardKind) -> float:
+    """What an episode is worth in training: 0 or 1, or R where the recipe names rubric rewards (RL-04)."""
+    return episode.verdict.reward if kind == "rubric" else float(episode.verdict.correct)
+
+
+def _episode_rows(
+    episode: GradedEpisode | None, trajectory: TrajectoryId, kind: RewardKind, *, masked: bool
+) -> list[Row]:
     if episode is None or not episode.record.model_calls:
         return [_placeholder(trajectory)]
     record = episode.record
@@ -130,7 +144,7 @@ def _episode_rows(episode: GradedEpisode | None, trajectory: TrajectoryId, *, ma
         _check_sampling(call.sampling, trajectory)
         ids = call.completion.token_ids
         is_last = index == len(record.model_calls) - 1
-        reward = episode.verdict.reward if is_last else 0.0
+        reward = reward_of(episode, kind) if is_last else 0.0
         rows.append(
             Row(
                 prompt_ids=call.prompt_ids,

@@ -17,6 +17,7 @@ from broker.broker import Broker
 from broker.engine.engine import EmbeddedEngine
 from broker.harness import Harness
 from broker.record import GradedEpisode
+from rl.contract import RewardKind
 from rl.embedded.memory import return_memory
 from rl.embedded.rollout import Rollout, collect, plan_attempts
 from rl.embedded.trainer import Trainer, UpdateMetrics
@@ -26,6 +27,7 @@ from rl.job_spec import EXPORT, PANEL, RESULT, Job, JobResult, UpdateReport
 from rl.order import draw_batch, training_order, training_tasks
 from rl.panel import make_panel
 from rl.process import run_main
+from rl.rows import reward_of
 from rl.services import Progress, open_broker, open_engine, open_sandboxes, write_atomically
 
 
@@ -51,7 +53,7 @@ async def train(job: Job, engine: EmbeddedEngine, broker: Broker, progress: Prog
         ticker = _Ticker(progress, update, len(attempts))
         rollout = await collect(broker, attempts, job.contract, ticker.tick)
         metrics, seconds_sync = await _update(engine, trainer, rollout)
-        reports.append(_report(update, rollout, metrics, seconds_sync))
+        reports.append(_report(update, rollout, metrics, seconds_sync, job.contract.reward))
         progress.write("update", reports[-1].model_dump(mode="json"))
     packing = trainer.packing
     # The optimiser's state is not exported (RL-12), and the export needs the room.
@@ -90,11 +92,13 @@ async def _update(engine: EmbeddedEngine, trainer: Trainer, rollout: Rollout) ->
     return metrics, paused + time.perf_counter() - before
 
 
-def _report(update: int, rollout: Rollout, metrics: UpdateMetrics, seconds_sync: float) -> UpdateReport:
+def _report(
+    update: int, rollout: Rollout, metrics: UpdateMetrics, seconds_sync: float, kind: RewardKind
+) -> UpdateReport:
     episodes, batch = rollout.episodes, rollout.batch
     return UpdateReport(
         update=update,
-        reward=_mean([episode.verdict.reward for episode in episodes]),
+        reward=_mean([reward_of(episode, kind) for episode in episodes]),
         completion_rate=_mean([float(episode.verdict.format_valid) for episode in episodes]),
         episodes=len(episodes),
         model_calls=sum(len(episode.record.model_calls) for episode in episodes),
