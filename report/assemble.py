@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from report.data import (
     KIND_LABELS,
+    Again,
     Candidate,
     Cost,
     Decision,
@@ -21,10 +22,12 @@ from report.data import (
     FamilyScore,
     Layers,
     Measurement,
+    Null,
     RunView,
     Update,
 )
 from report.numbers import Paired
+from report.step_view import StepRows, step_view
 
 Row = Mapping[str, Any]
 _T = TypeVar("_T")
@@ -58,6 +61,7 @@ class RunRows:
     """One mapping an optimiser update, with `cycle` and `update`."""
     program: Callable[[str], str] = field(default=lambda digest: "")
     """Program text of a digest; empty when it is not stored."""
+    steps: Sequence[StepRows] = ()
 
 
 def assemble(rows: RunRows) -> RunView:
@@ -90,6 +94,8 @@ def assemble(rows: RunRows) -> RunView:
         harnesses=harnesses,
         programs=tuple((name, text) for name, digest in harnesses if (text := rows.program(digest))),
         models=_names("M", [item.model for item in measurements if item.kind != "evaluation"]),
+        steps=tuple(step_view(step) for step in rows.steps),
+        trigger=str(_mapping(config.get("schedule")).get("trigger") or "always_debug"),
     )
 
 
@@ -185,7 +191,33 @@ def _decision(row: Row, program: Callable[[str], str]) -> Decision:
             replace(item, status="adopted") if item.index == adopted and item.status == "compared" else item
             for item in sorted(candidates, key=lambda item: item.index)
         ),
+        null=_null(_mapping(body.get("null"))),
+        again=_again(_mapping(body.get("again"))),
     )
+
+
+def _null(body: Row) -> Null | None:
+    if not body:
+        return None
+    return Null(
+        noise=float(body["noise"]),
+        probability=float(body["probability"]),
+        mean_gain=float(body["mean_gain"]),
+        as_large=_optional(float, body.get("as_large")),
+    )
+
+
+def _again(table: Row) -> Again | None:
+    return Again(paired=_paired(table), interval=_interval(table)) if table else None
+
+
+def _paired(table: Row) -> Paired:
+    return Paired(**{cell: int(table[cell]) for cell in ("both", "fixed", "broken", "neither")})
+
+
+def _interval(table: Row) -> tuple[float, float] | None:
+    ends = [float(end) for end in _sequence(table.get("interval"))]
+    return (ends[0], ends[1]) if len(ends) == 2 else None
 
 
 def _candidate(
@@ -194,7 +226,6 @@ def _candidate(
     harness = str(body.get("harness") or "")
     code = program(harness) if harness else ""
     table = _mapping(body.get("table"))
-    interval = [float(end) for end in _sequence(table.get("interval"))]
     correct = _optional(int, body.get("correct"))
     return Candidate(
         index=int(body.get("index", -1)),
@@ -206,11 +237,9 @@ def _candidate(
         hypothesis=str(body.get("hypothesis") or ""),
         rationale=str(body.get("rationale") or body.get("reason_short") or ""),
         evidence=tuple(str(item) for item in _sequence(body.get("evidence_ids"))),
-        paired=Paired(**{cell: int(table[cell]) for cell in ("both", "fixed", "broken", "neither")})
-        if table
-        else None,
+        paired=_paired(table) if table else None,
         p_value=_optional(float, table.get("p_value")),
-        interval=(interval[0], interval[1]) if len(interval) == 2 else None,
+        interval=_interval(table),
         code=code,
         diff=difference(parent_code, code) if code else (),
     )

@@ -6,9 +6,15 @@ Only recorded measurements appear (REP-02). A score always travels with its deno
 """
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Final, Literal
 
+from report.changes import DiffLine
 from report.numbers import Paired, wilson
+from report.step_view import StepView
+
+STEPS: Final = "steps"
+"""Folder of the steps' pages, beside the report that links to them."""
 
 ATTEMPTS: Final = "1 attempt"
 """Every accuracy here is that of the first answer of one episode a task."""
@@ -138,12 +144,6 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class DiffLine:
-    mark: Literal["+", "-", " ", "@"]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Candidate:
     """One proposal of a step and what became of it."""
 
@@ -169,6 +169,44 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Null:
+    """What a step would show if no candidate were better than the parent."""
+
+    noise: float
+    """Share of the answers that is drawn anew, as estimated from the changed answers."""
+    probability: float
+    """Of a spurious adoption."""
+    mean_gain: float
+    """Mean apparent gain of one, a share of Val."""
+    as_large: float | None
+    """Probability of a gain at least as large as the one that was adopted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The parent against itself: how many answers change although nothing has."""
+
+    paired: Paired
+    interval: tuple[float, float] | None
+
+    @property
+    def flips(self) -> int:
+        return self.paired.fixed + self.paired.broken
+
+
+@dataclass(frozen=True, slots=True)
+class Spurious:
+    """The null over all steps of a run."""
+
+    steps: int
+    adopted: int
+    expected: float
+    """Adoptions to be expected if no candidate were ever better."""
+    any: float
+    """Probability of at least one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """One step's comparison on all Val tasks."""
 
@@ -181,6 +219,13 @@ class Decision:
     """Index of the adopted candidate; None keeps the parent."""
     reason: str
     candidates: tuple[Candidate, ...]
+    null: Null | None = None
+    again: Again | None = None
+    """The parent measured a second time, where that was asked for (A/A)."""
+
+    @property
+    def name(self) -> str:
+        return f"h{self.cycle:04d}-{self.step}"
 
     @property
     def winner(self) -> Candidate | None:
@@ -246,6 +291,10 @@ class RunView:
     """Short name and text of those programs, as far as they are stored."""
     models: tuple[tuple[str, str], ...]
     """Short name (M0, M1, ...) and identity of each task model, in order."""
+    steps: tuple[StepView, ...] = ()
+    """What the page of each step shows beside its decision."""
+    trigger: str = "always_debug"
+    """Of the handover to RL: under `improvement` Test steered the schedule (SCHED-06)."""
 
     @property
     def boundaries(self) -> tuple[Measurement, ...]:
@@ -280,6 +329,28 @@ class RunView:
         """Test at every boundary, Val of every parent and every adopted candidate, Val of an adaptation."""
         beside = ("step_val_candidate", "step_val_again", "adaptation_batch")
         return tuple(item for item in self.measurements if item.kind not in beside or self.won(item))
+
+    def spurious(self, until: Decision | None = None) -> Spurious | None:
+        """The null over the run's steps, up to one of them; None before any had candidates on Val."""
+        last = (until.cycle, until.step) if until is not None else None
+        nulls = [
+            (item.null.probability, item.winner)
+            for item in self.decisions
+            if item.null is not None and (last is None or (item.cycle, item.step) <= last)
+        ]
+        if not nulls:
+            return None
+        return Spurious(
+            steps=len(nulls),
+            adopted=sum(winner is not None for _, winner in nulls),
+            expected=sum(chance for chance, _ in nulls),
+            any=1 - prod(1 - chance for chance, _ in nulls),
+        )
+
+    def step(self, decision: Decision) -> StepView | None:
+        return next(
+            (item for item in self.steps if (item.cycle, item.step) == (decision.cycle, decision.step)), None
+        )
 
     @property
     def evaluations(self) -> tuple[Measurement, ...]:

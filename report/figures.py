@@ -10,6 +10,7 @@ no figure speaks by colour alone. Must not know records, tables or HTML beyond t
 import io
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -91,6 +92,46 @@ def accuracy_figure(view: RunView) -> str:
         ncols=4,
     )
     return _svg(figure, "accuracy")
+
+
+def adaptation_figure(view: RunView) -> str:
+    """Accuracy of each batch of an adaptation, and the best so far (SCHED-10)."""
+    items = [item for item in view.batches if item.step is not None]
+    if not items:
+        return ""
+    figure, axes = _canvas(9.6, 3.6)
+    places = [item.step or 0 for item in items]
+    shares = [100 * (item.accuracy or 0.0) for item in items]
+    axes.step(
+        places,
+        list(accumulate(shares, max)),
+        where="post",
+        color=_SERIES[0],
+        linewidth=2.0,
+        label="best so far",
+    )
+    names = [view.harness_name(item.harness) for item in items]
+    for name in dict.fromkeys(names):
+        own = [index for index, known in enumerate(names) if known == name]
+        look: dict[str, Any] = {"color": _MUTED, "linewidth": 1.2, "marker": "o", "markersize": 5}
+        axes.plot([places[i] for i in own], [shares[i] for i in own], **look)
+        place = (places[own[0]], shares[own[0]])
+        offset: dict[str, Any] = {"textcoords": "offset points", "xytext": (0, -14), "ha": "center"}
+        axes.annotate(name, place, fontsize=9, color=_INK, **offset)
+    axes.set_ylim(-10, 103)
+    axes.set_xlabel("batch")
+    axes.set_ylabel("first answers right, %")
+    axes.set_xticks(places if len(places) <= 24 else places[:: len(places) // 12])
+    batch = axes.plot([], [], color=_MUTED, marker="o", markersize=5, linewidth=1.2)[0]
+    best = axes.get_legend_handles_labels()[0][0]
+    axes.legend(
+        [batch, best],
+        [f"a batch of {items[0].total} conversations, by program", "best so far"],
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        ncols=2,
+    )
+    return _svg(figure, "adaptation")
 
 
 def _point_labels(axes: Axes, boundaries: Sequence[Measurement], spots: Sequence[float]) -> None:
@@ -283,6 +324,7 @@ def figures(view: RunView) -> Sequence[tuple[str, str]]:
     with mpl.rc_context(_STYLE):
         for name, draw in (
             ("accuracy", accuracy_figure),
+            ("adaptation", adaptation_figure),
             ("reward", reward_figure),
             ("layers", layers_figure),
             ("families", families_figure),

@@ -30,15 +30,20 @@ class Headline:
     parts: tuple[Part, ...]
     moved: str
     """One sentence: completion, hit rate, or both (REP-05)."""
+    names: tuple[str, str] = ("first Test", "last Test")
 
 
 def headline(view: RunView) -> Headline | None:
-    """None when the run has fewer than two Test measurements."""
-    tests = view.boundaries
+    """The first against the last Test; of an adaptation, H0 against the selected program on Val (SCHED-10).
+
+    None when the run has fewer than two such measurements.
+    """
+    tests = view.boundaries or view.validations
     if len(tests) < 2:
         return None
     first, last = tests[0], tests[-1]
     return Headline(
+        names=("first Test", "last Test") if view.boundaries else ("Val, initial", "Val, selected on Train"),
         first=first,
         last=last,
         paired=pair(first.outcomes, last.outcomes),

@@ -13,15 +13,29 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from report.data import ATTEMPTS, KIND_LABELS, LAYER_NOTES, LAYERS, SPLIT_LABELS, RunView
+from report.changes import count
+from report.data import (
+    ATTEMPTS,
+    KIND_LABELS,
+    LAYER_NOTES,
+    LAYERS,
+    SPLIT_LABELS,
+    STEPS,
+    Decision,
+    RunView,
+)
 from report.figures import figures
 from report.headline import headline
 from report.numbers import duration, percent
+from report.step_view import StepView
 
 _CAPTIONS: Final = {
     "accuracy": "First-answer accuracy over the schedule. The line is Test, recorded at stage boundaries and "
     "never used to choose; bars are Wilson 95 % intervals. The points are Val, used for selection, so the "
     "adopted ones look better than they are.",
+    "adaptation": "Batch accuracy: first answers right in each batch of Train conversations (changing "
+    "samples, so two batches are not the same exam), and the best so far. The program with the largest "
+    "share over the batches that it ran is the one that Val compares with the initial one.",
     "reward": "Mean reward of each RL batch. The training tasks change from update to update, so this is not "
     "an accuracy.",
     "layers": "How the Test episodes ended.",
@@ -29,8 +43,11 @@ _CAPTIONS: Final = {
 }
 
 
-def render(view: RunView) -> str:
-    """The page as text; equal views give equal pages."""
+_TEXTS_SHOWN: Final = 3
+"""Texts of a dry run that stand open on a step's page; the others are folded."""
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("report"),
         autoescape=True,
@@ -40,26 +57,74 @@ def render(view: RunView) -> str:
     )
     environment.filters["percent"] = percent
     environment.filters["duration"] = duration
-    return environment.get_template("report.html").render(
-        view=view,
-        headline=headline(view),
-        figures=[(name, Markup(svg), _CAPTIONS[name]) for name, svg in figures(view)],
-        attempts=ATTEMPTS,
-        kinds=KIND_LABELS,
-        layers=LAYERS,
-        layer_notes=LAYER_NOTES,
-        splits=SPLIT_LABELS,
+    return environment
+
+
+def render(view: RunView) -> str:
+    """The page as text; equal views give equal pages."""
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            view=view,
+            headline=headline(view),
+            figures=[(name, Markup(svg), _CAPTIONS[name]) for name, svg in figures(view)],
+            attempts=ATTEMPTS,
+            kinds=KIND_LABELS,
+            layers=LAYERS,
+            layer_notes=LAYER_NOTES,
+            splits=SPLIT_LABELS,
+            steps_folder=STEPS,
+            spurious=view.spurious(),
+        )
     )
+
+
+def render_step(view: RunView, decision: Decision, step: StepView) -> str:
+    """The page of one step: its decision, and a card for each candidate."""
+    compared = [item for item in decision.candidates if item.correct is not None]
+    cards = [(item, step.card(item.index)) for item in compared]
+    spending = [("Parent", step.parent_spent), *((f"Candidate {i.index}", c.spent) for i, c in cards if c)]
+    return (
+        _environment()
+        .get_template("step.html")
+        .render(
+            view=view,
+            decision=decision,
+            step=step,
+            compared=compared,
+            best=decision.winner or max(compared, key=lambda item: item.correct or 0, default=None),
+            spending=[(name, spent) for name, spent in spending if spent is not None],
+            so_far=view.spurious(decision),
+            count=count,
+            attempts=ATTEMPTS,
+            shown=_TEXTS_SHOWN,
+        )
+    )
+
+
+def write_steps(view: RunView, folder: Path) -> list[Path]:
+    """Write a page for each step of which anything is recorded, and give back their paths."""
+    found = [(decision, view.step(decision)) for decision in view.decisions]
+    return [
+        _write(render_step(view, decision, step), folder / f"{decision.name}.html")
+        for decision, step in found
+        if step is not None
+    ]
 
 
 def write(view: RunView, path: Path) -> Path:
     """Write the page whole or not at all, and give back its path. OSError passes through."""
+    return _write(render(view), path)
+
+
+def _write(text: str, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".report-", suffix=".html")
     try:
         # A program's text may hold half a surrogate pair, which has no UTF-8 form.
         with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
-            stream.write(render(view))
+            stream.write(text)
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
     except BaseException:

@@ -15,7 +15,8 @@ from catalog.errors import StoreError
 from catalog.models import Stage
 from catalog.store import Store
 from report.assemble import RunRows, assemble
-from report.data import RunView
+from report.data import STEPS, RunView
+from report.step_rows import step_rows
 from report.terminal import print_run
 
 REPORT: Final = "report.html"
@@ -40,14 +41,17 @@ def load_run(catalog: Catalog, store: Store, run_id: str) -> RunView:
             return ""
 
     stages = catalog.stages(run_id)
+    measurements = [_with_outcomes(store, row.model_dump()) for row in catalog.measurements(run_id)]
+    decisions = [row.model_dump() for row in catalog.decisions(run_id)]
     return assemble(
         RunRows(
             run=run.model_dump(),
-            measurements=[_with_outcomes(store, row.model_dump()) for row in catalog.measurements(run_id)],
-            decisions=[row.model_dump() for row in catalog.decisions(run_id)],
+            measurements=measurements,
+            decisions=decisions,
             stages=[row.model_dump() for row in stages],
             updates=list(_updates(store, stages)),
             program=program,
+            steps=step_rows(decisions, measurements, stages, lambda digest: _record(store, digest), program),
         )
     )
 
@@ -75,11 +79,15 @@ def _record(store: Store, digest: str) -> dict[str, Any]:
 
 
 def write_run_report(root: Path, run_id: str, console: Console | None = None) -> Path:
-    """Write `root/run_id/report.html`, print the table to `console` if one is given, and return the path."""
+    """Write `root/run_id/report.html` and a page for each step beside it; returns the report's path.
+
+    The table is printed to `console` if one is given.
+    """
     # matplotlib takes a second to load, which readers of the table alone need not wait for.
-    from report.html import write
+    from report.html import write, write_steps
 
     view = load_run(Catalog(root / "catalog.db"), Store(root / "store"), run_id)
+    write_steps(view, root / run_id / STEPS)
     path = write(view, root / run_id / REPORT)
     if console is not None:
         print_run(view, console)

@@ -13,7 +13,8 @@ from prefect.client.schemas.objects import State
 from broker.errors import OURS
 from broker.evaluation import Evaluation
 from broker.evaluation import evaluate as run_evaluation
-from broker.record import GradedEpisode
+from broker.record import GradedEpisode, episode_id
+from catalog.digest import short
 from catalog.store import Ref, Store
 from report.data import KIND_LABELS
 from rl.errors import TrainingError
@@ -23,6 +24,7 @@ from tasks.values import Measured
 from verifier.task import Split
 
 VERSION: Final = 1
+_ID_DIGITS: Final = 12
 
 
 async def lost(_task: object, _run: object, state: State[Any]) -> bool:
@@ -54,6 +56,33 @@ def put_jsonl(store: Store, lines: bytes) -> Ref:
     """JSON lines as one compressed blob."""
     # mtime 0: equal episodes give equal bytes.
     return store.put_blob(gzip.compress(lines, compresslevel=6, mtime=0))
+
+
+def episode_ids(episodes: Sequence[GradedEpisode]) -> dict[str, str]:
+    """By task id, the first digits of each episode's name: enough for `rinr replay`."""
+    return {
+        episode.record.task_id: short(episode_id(episode.record.model_dump(mode="json")), _ID_DIGITS)
+        for episode in episodes
+    }
+
+
+def spent_on(episodes: Sequence[GradedEpisode]) -> dict[str, int]:
+    """Calls and tokens of an evaluation; of a chat endpoint the tokens are its own counts."""
+    calls = [call for episode in episodes for call in episode.record.model_calls]
+    return {
+        "model_calls": len(calls),
+        "tool_calls": sum(len(episode.record.tool_calls) for episode in episodes),
+        "prompt_tokens": sum(
+            call.completion.usage.prompt_tokens if call.completion.usage else len(call.prompt_ids)
+            for call in calls
+        ),
+        "completion_tokens": sum(
+            call.completion.usage.completion_tokens
+            if call.completion.usage
+            else len(call.completion.token_ids)
+            for call in calls
+        ),
+    }
 
 
 def usage_of(episodes: Sequence[GradedEpisode]) -> dict[str, Any] | None:
@@ -123,7 +152,17 @@ async def measure(
             episodes=put_episodes(session.store, episodes),
         )
         record_measurement(
-            session, role, cycle, step, model, evaluation, measured, key, index, started, usage_of(episodes)
+            session,
+            role,
+            cycle,
+            step,
+            model,
+            evaluation,
+            measured,
+            key,
+            index,
+            started,
+            {"usage": usage_of(episodes), "spent": spent_on(episodes), "episode_ids": episode_ids(episodes)},
         )
         return session.store.put_record("measured", 1, measured.model_dump(mode="json"))
 
@@ -144,9 +183,9 @@ def record_measurement(
     key: StageKey,
     index: int,
     started: float,
-    usage: Mapping[str, Any] | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> None:
-    """One row in the catalog; `started` is `time.monotonic()` at the first episode; usage: `usage_of`."""
+    """One row in the catalog; `started` is `time.monotonic()` at the first episode; `more` of its detail."""
     session.catalog.record_measurement(
         run_id=session.run_id,
         cycle=cycle,
@@ -164,7 +203,7 @@ def record_measurement(
             "seconds": round(time.monotonic() - started, 3),
             "evaluation": measured.record.digest,
             "episodes": measured.episodes.digest,
-            **({"usage": dict(usage)} if usage else {}),
+            **{name: value for name, value in (more or {}).items() if value is not None},
         },
     )
 

@@ -11,7 +11,6 @@ from prefect import task
 from prefect.artifacts import acreate_markdown_artifact
 from prefect.context import FlowRunContext
 
-from broker.evaluation import Evaluation
 from catalog.digest import short
 from catalog.store import Ref
 from harness_lab.history import Tried, history_entry
@@ -48,23 +47,12 @@ async def select(
         again=load_evaluation(session.store, again) if again is not None else None,
     )
     record = session.store.put_record("history-entry", 1, _entry(cycle, step, decision, finalists))
-    calls = [calls_of(evaluation) for evaluation in (parent, *others)]
-    body = {**decision_body(decision, finalists), "calls": calls}
-    session.catalog.record_decision(session.run_id, cycle, step, body)
+    session.catalog.record_decision(session.run_id, cycle, step, decision_body(decision, finalists))
     outcome = "adopted" if decision.adopted else "kept the parent:"
     session.progress.note(f"h{cycle:04d} step {step}: {outcome} {decision.reason}")
     await show(cycle, step, markdown(decision, finalists))
     chosen = next((e.program for e in reached if e.index == decision.index), harness)
     return Selected(selected=chosen, adopted=decision.adopted, record=record)
-
-
-def calls_of(evaluation: Evaluation) -> dict[str, Any]:
-    """Mean model and tool calls a task, and the program that made them."""
-    return {
-        "harness": evaluation.harness,
-        "model_calls": sum(outcome.model_calls for outcome in evaluation.outcomes) / evaluation.total,
-        "tool_calls": sum(outcome.tool_calls for outcome in evaluation.outcomes) / evaluation.total,
-    }
 
 
 def dropped_before_val(finalists: Finalists) -> list[Finalist]:

@@ -1,5 +1,6 @@
 """`mode=harness`, also with a chat endpoint, and the adaptation protocol, as whole runs (SCHED-09, 10)."""
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,11 @@ def test_harness_phases_alone_with_a_chat_endpoint_keep_the_model_and_train_noth
     assert not {"train", "validate"} & {stage.name for stage in run.catalog.stages("modes")}
     for decision in run.catalog.decisions("modes"):
         assert decision.decision["again"]["fixed"] == decision.decision["again"]["broken"] == 0
+    page = (tmp_path / "modes" / "steps" / "h0001-1.html").read_text(encoding="utf-8")
+    [episode, *_] = re.findall(r"<code>([0-9a-f]{12})</code>", page)
+    again = rinr("replay", episode, "--root", str(tmp_path))
+    assert again.returncode == 0, again.stderr
+    assert "identical" in again.stdout
 
 
 @pytest.mark.slow
