@@ -3,6 +3,7 @@
 One run of `rinr run recipe=ci`, looked at from many sides; then it is asked for again.
 """
 
+import gzip
 import json
 import os
 import subprocess
@@ -37,6 +38,17 @@ def rinr(*arguments: str, environment: dict[str, str] | None = None) -> subproce
     )
 
 
+WATCH = """
+import os, sys
+def note(event, arguments, file="OPENED", me=os.getpid):
+    if event == "open" and str(arguments[0]).endswith("references.jsonl"):
+        with open(f"/proc/{me()}/cmdline", "rb") as words, open(file, "ab", buffering=0) as out:
+            out.write(words.read().replace(b"\\0", b" ") + b"\\n")
+sys.addaudithook(note)
+"""
+"""Every Python process of the run tells when it opens references; those without `site` take digests."""
+
+
 @dataclass(frozen=True)
 class Finished:
     """A finished run and how it was asked for."""
@@ -44,6 +56,8 @@ class Finished:
     root: Path
     settings: tuple[str, ...]
     output: str
+    opened: Path
+    """Command lines of the processes that opened references, one a line."""
     catalog: Catalog
     store: Store
 
@@ -55,11 +69,13 @@ class Finished:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     root = tmp_path_factory.mktemp("runs")
     settings = ("recipe=ci", "run_id=ci-test", f"storage.root={root}", QUICK)
-    done = rinr("run", *settings)
+    watch = tmp_path_factory.mktemp("watch")
+    # In the text, for a grader is not given the variables of its owner.
+    (watch / "sitecustomize.py").write_text(WATCH.replace("OPENED", str(watch / "opened")))
+    done = rinr("run", *settings, environment={"PYTHONPATH": str(watch)})
     assert done.returncode == 0, done.stderr[-3000:]
-    return Finished(
-        root, settings, done.stdout + done.stderr, Catalog(root / "catalog.db"), Store(root / "store")
-    )
+    catalog, store = Catalog(root / "catalog.db"), Store(root / "store")
+    return Finished(root, settings, done.stdout + done.stderr, watch / "opened", catalog, store)
 
 
 @pytest.mark.spec("SCHED-01", "SCHED-04", "SCHED-08", "SEL-07")
@@ -153,14 +169,31 @@ def test_each_harness_phase_published_an_immutable_request(finished: Finished) -
 
 
 @pytest.mark.spec("EVID-02")
-def test_no_reference_reached_what_proposes_or_a_sandbox(finished: Finished) -> None:
+def test_no_reference_reached_what_proposes_a_sandbox_or_anything_that_was_written(
+    finished: Finished,
+) -> None:
     root = ROOT / "tests/fixtures/tiny-release/private/references.jsonl"
-    canaries = {json.loads(line)["canary"] for line in root.read_text().splitlines()}
+    canaries = {json.loads(line)["canary"].encode() for line in root.read_text().splitlines()}
     assert canaries
-    for stage in finished.catalog.stages("ci-test"):
-        if stage.name in ("collect", "propose", "preflight"):
-            blob = finished.store.get_blob(stage.output).decode()
-            assert not any(canary in blob for canary in canaries)
+    looked = Counter(stage.name for stage in finished.catalog.stages("ci-test"))
+    assert {"collect", "propose", "preflight", "evaluate", "train"} <= looked.keys()
+    for path in [path for path in finished.root.rglob("*") if path.is_file()]:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        assert not any(canary in data for canary in canaries), path
+    assert not any(canary.decode() in finished.output for canary in canaries)
+
+
+@pytest.mark.spec("EVID-02")
+def test_of_all_processes_of_a_run_only_its_graders_open_references(finished: Finished) -> None:
+    opened = finished.opened.read_text().splitlines()
+    graders = [line for line in opened if "-m verifier.grader_child " in line]
+    # The scripted model is a double that must know what a right answer is.
+    doubles = [line for line in opened if "tests.fixtures.stub_server" in line]
+    assert graders
+    assert doubles
+    assert len(graders) + len(doubles) == len(opened), opened
 
 
 @pytest.mark.spec("REP-01")
