@@ -24,6 +24,7 @@ from broker.endpoint import Endpoint, EndpointSettings
 from broker.engine.process import EngineProcess
 from broker.errors import ModelUnavailable
 from broker.limiter import Limiter
+from broker.sandbox.labels import temporary_prefix
 from broker.server_process import ServerProcess
 from broker.template import ChatTemplate
 
@@ -152,7 +153,7 @@ def chat_model_folder(tokenizer: Path, base_url: str, served_name: str) -> Gener
 
     So two such models are two models, although one tokenizer counts for both.
     """
-    with tempfile.TemporaryDirectory(prefix="rinr-chat-") as folder:
+    with tempfile.TemporaryDirectory(prefix=temporary_prefix("chat")) as folder:
         for name in _TOKENIZER_FILES:
             if (tokenizer / name).is_file():
                 shutil.copyfile(tokenizer / name, Path(folder) / name)

@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 import httpx
 
 from broker.errors import ModelUnavailable
+from broker.sandbox.labels import temporary_prefix
 
 _POLL_SECONDS: Final = 0.05
 _LOG_LINES: Final = 15
@@ -91,7 +92,7 @@ class ServerProcess:
         """Start the child and return at once."""
         if self._child is not None:
             return
-        self._folder = tempfile.TemporaryDirectory(prefix="rinr-server-")
+        self._folder = tempfile.TemporaryDirectory(prefix=temporary_prefix("server"))
         root = Path(__file__).resolve().parents[1]
         search = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
         try:

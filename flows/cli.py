@@ -191,6 +191,10 @@ def doctor(
         Literal["docker", "bubblewrap", "all"] | None,
         typer.Option(help="Prove this back end's isolation, by trying to break out, and nothing else."),
     ] = None,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="Remove sandbox environments of earlier versions that nothing uses."),
+    ] = False,
     cache: Annotated[Path, typer.Option(help="The cache folder.")] = Path(".cache"),
     debug: Debug = False,
 ) -> None:
@@ -198,9 +202,12 @@ def doctor(
 
     Example: rinr doctor --sandbox all
     """
-    from flows.doctor import BACK_ENDS, examine, examine_sandboxes
+    from flows.doctor import BACK_ENDS, examine, examine_sandboxes, tidy_up
 
     try:
+        if prune:
+            tidy_up(cache, Console())
+            return
         if sandbox is None:
             complete = examine(cache, Console())
         else:

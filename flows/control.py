@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from broker.sandbox.labels import temporary_prefix
 from flows.compose import ConfigError
 from harness_lab.control import ControlConfig, ControlResult, Kind, run_control
 
@@ -19,7 +20,7 @@ def which(identical: bool, shuffled: bool) -> tuple[Kind, ...]:
 
 def control(config: ControlConfig, console: Console) -> bool:
     """Run one control and print what was seen beside the null. True if it fits."""
-    with tempfile.TemporaryDirectory(prefix="rinr-control-") as folder:
+    with tempfile.TemporaryDirectory(prefix=temporary_prefix("control")) as folder:
         found = run_control(config, Path(folder) / "release")
     for line in lines(found):
         console.print(line, highlight=False, soft_wrap=True)

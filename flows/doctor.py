@@ -16,7 +16,8 @@ from rich.table import Table
 
 from broker.errors import ModelUnavailable, SandboxLost
 from broker.sandbox.check import PROOF_LIMITS, Check, check_sandbox
-from broker.sandbox.factory import Kind, open_factory
+from broker.sandbox.factory import Kind, open_factory, sweep
+from broker.sandbox.prune import prune_docker, prune_runtimes
 from broker.sandbox.runtime import Runtime, build_runtime
 from verifier.release import ReleaseError, find
 
@@ -135,6 +136,19 @@ def examine(cache: Path, console: Console) -> bool:
 def examine_sandboxes(cache: Path, kinds: Iterable[Kind], console: Console) -> bool:
     """Prove the isolation of these back ends on this machine and print what was seen; True if all holds."""
     return _show(asyncio.run(_sandbox(cache.resolve(), kinds)), "rinr doctor --sandbox", console)
+
+
+def tidy_up(cache: Path, console: Console) -> None:
+    """Remove sandbox environments that neither this version nor any process uses. Raises SandboxLost."""
+    cache = cache.resolve()
+    current = build_runtime(packages=cache / "sandbox-packages", cache=cache / "runtime")
+    sweep()
+    removed, stay = prune_runtimes(cache / "runtime", current)
+    removed += prune_docker(stay)
+    for one in removed:
+        console.print(f"removed {one.name}, {one.bytes / 1e6:.0f} MB", highlight=False, soft_wrap=True)
+    total = sum(one.bytes for one in removed)
+    console.print(f"{total / 1e6:.0f} MB freed; {len(stay)} in use or current", highlight=False)
 
 
 def _show(findings: Iterable[Finding], title: str, console: Console) -> bool:

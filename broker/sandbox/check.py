@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from broker.errors import SandboxLost
 from broker.sandbox.base import MEBIBYTE, Limits, Role, Sandbox, SandboxFactory
+from broker.sandbox.labels import temporary_prefix
 from broker.sandbox.seccomp import denied_calls
 
 PROOF_LIMITS: Final[Mapping[Role, Limits]] = {
@@ -212,7 +213,7 @@ async def check_sandbox(factory: SandboxFactory) -> list[Check]:
 
     The factory's limits should be `PROOF_LIMITS`.
     """
-    with tempfile.TemporaryDirectory(prefix="rinr-check-") as folder:
+    with tempfile.TemporaryDirectory(prefix=temporary_prefix("check")) as folder:
         lake = Path(folder) / "lake"
         lake.mkdir()
         token = secrets.token_hex(8)

@@ -199,7 +199,11 @@ class DockerFactory:
     ) -> tuple[DockerSandbox, socket.socket | None]:
         """Create and start the container; with its streams where they are the channel. Blocking."""
         try:
-            container = self._client.containers.create(**self._options(role, shown, channel))
+            try:
+                container = self._client.containers.create(**self._options(role, shown, channel))
+            except docker.errors.ImageNotFound:  # somebody tidied up meanwhile
+                self._image = ensure_image(self._client, self._runtime, self._cache)
+                container = self._client.containers.create(**self._options(role, shown, channel))
         except DOCKER_ERRORS as error:
             raise SandboxLost(f"Docker cannot create a sandbox: {error}") from error
         sandbox = DockerSandbox(container, shown.get("/rinr"), self._remote, self._unremoved)

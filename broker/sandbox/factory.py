@@ -35,7 +35,7 @@ def open_factory(
     faults: list[str] = []
     if kind in ("auto", "docker"):
         try:
-            _expect_docker()
+            expect_docker()
             from broker.sandbox.docker import DockerFactory
 
             factory = DockerFactory(runtime, cache, limits, run)
@@ -55,7 +55,7 @@ def open_factory(
     raise SandboxLost(f"no sandbox on this machine: {fix} ({'; '.join(faults)})")
 
 
-def _expect_docker() -> None:
+def expect_docker() -> None:
     """Raises SandboxLost where no daemon can be: its client library takes a second to import."""
     if "DOCKER_HOST" not in os.environ and not Path("/var/run/docker.sock").exists():
         raise SandboxLost("no Docker daemon answers")
@@ -68,7 +68,7 @@ def sweep() -> int:
     """
     removed = sweep_processes() + sweep_groups() + sweep_folders()
     try:
-        _expect_docker()
+        expect_docker()
     except SandboxLost:
         return removed
     from broker.sandbox.containers import sweep_containers

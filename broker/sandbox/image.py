@@ -5,11 +5,13 @@ archive for `deploy/build-image` and prints its digest. Must not know how contai
 """
 
 import argparse
+import contextlib
 import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+import docker.errors
 from docker import DockerClient
 
 from broker.errors import SandboxLost
@@ -56,6 +58,25 @@ def ensure_image(client: DockerClient, runtime: Runtime, cache: Path) -> str:
             f"Docker cannot import the execution environment (is the disk full?): {error}"
         ) from error
     return name
+
+
+def prune_images(client: DockerClient, keep: frozenset[str]) -> list[tuple[str, int]]:
+    """Remove images of environments whose digest is not to be kept; their names and sizes in bytes.
+
+    One that a container uses, running or not, stays. Raises SandboxLost.
+    """
+    removed: list[tuple[str, int]] = []
+    try:
+        for image in client.images.list(name=REPOSITORY):
+            if _digest(image) in keep:
+                continue
+            for name in image.tags:
+                with contextlib.suppress(docker.errors.APIError):  # a container uses it
+                    client.images.remove(name)  # pyright: ignore[reportUnknownMemberType]
+                    removed.append((name, int(image.attrs["Size"])))
+    except DOCKER_ERRORS as error:
+        raise SandboxLost(f"Docker cannot list its images: {error}") from error
+    return removed
 
 
 def expect_image(client: DockerClient, name: str, runtime: Runtime) -> str:

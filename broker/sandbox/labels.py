@@ -19,7 +19,7 @@ MACHINE: Final = "rinr.machine"
 RUN: Final = "rinr.run"
 DEADLINE: Final = "rinr.deadline"
 """Seconds since the epoch after which the sandbox is rubbish, whoever made it."""
-_FOLDER: Final = re.compile(r"rinr-([0-9]+-[0-9]+)-\w+")
+_FOLDER: Final = re.compile(r"rinr-([0-9]+-[0-9]+)-([0-9a-f]+)_\w+")
 _MARK: Final = re.compile(rb"rinr-host:(\d+):(\d+-\d+)")
 
 
@@ -63,16 +63,25 @@ def sweep_processes() -> int:
     return killed
 
 
+def temporary_prefix(what: str) -> str:
+    """How a temporary folder's name begins: with what `sweep_folders` needs to know whose it is."""
+    return f"rinr-{host_label()}-{int(_namespace()):x}_{what}_"
+
+
 def private_folder() -> Path:
     """A new folder for sockets, named after this process. OSError where the disk is full."""
-    return Path(tempfile.mkdtemp(prefix=f"rinr-{host_label()}-"))
+    return Path(tempfile.mkdtemp(prefix=temporary_prefix("sockets")))
 
 
 def sweep_folders() -> int:
-    """Remove private folders whose host is dead; says how many went."""
+    """Remove temporary folders whose process is dead; says how many went.
+
+    Only of this process namespace: a container may share the folder and count its processes otherwise.
+    """
     removed = 0
+    here = f"{int(_namespace()):x}"
     for folder in Path(tempfile.gettempdir()).glob("rinr-*"):
-        if (name := _FOLDER.fullmatch(folder.name)) and not lives(name[1]):
+        if (name := _FOLDER.fullmatch(folder.name)) and name[2] == here and not lives(name[1]):
             shutil.rmtree(folder, ignore_errors=True)
             removed += 1
     return removed

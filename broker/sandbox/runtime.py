@@ -21,6 +21,8 @@ from typing import Final
 from broker.errors import SandboxLost
 from catalog.digest import digest_bytes, digest_file, digest_json, short
 
+FACTS: Final = "runtime.json"
+"""What is known of a built environment. Locked by each process that uses it."""
 _INSIDE: Final = ("archive.py", "child.py", "protocol.py", "supervisor.py", "workers.py")
 _HERE: Final = Path(__file__).parent
 _STDLIB_LEFT_OUT: Final = re.compile(
@@ -101,14 +103,33 @@ def _find_or_build(packages: Path, cache: Path) -> Runtime:
     if not (packages / "numpy").is_dir() or not (packages / "pandas").is_dir():
         raise SandboxLost(f"no numpy and pandas for the sandbox in {packages}: run ./run setup")
     folder = cache / short(_key(packages), 16)
-    if not (folder / "runtime.json").exists():
+    while not hold(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with locked(folder.parent / ".lock"):
-            if not (folder / "runtime.json").exists():
+            if not (folder / FACTS).exists():
                 _build(packages, folder)
-    facts = json.loads((folder / "runtime.json").read_text())
+    facts = json.loads((folder / FACTS).read_text())
     libraries = tuple(facts.pop("libraries"))
     return Runtime(root=folder / "root", libraries=libraries, **facts)
+
+
+_held: dict[Path, int] = {}
+
+
+def hold(folder: Path) -> bool:
+    """Keep `prune` from a built environment as long as this process lives; False if it is not there."""
+    if folder in _held and (folder / FACTS).exists():
+        return True
+    try:
+        descriptor = os.open(folder / FACTS, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    if not (folder / FACTS).exists():  # removed while this waited
+        os.close(descriptor)
+        return False
+    _held[folder] = descriptor
+    return True
 
 
 @contextmanager
@@ -171,7 +192,7 @@ def _build(packages: Path, folder: Path) -> None:
             "library_path": library_path,
         }
         _compile(root)
-        _write(stage / "runtime.json", json.dumps(facts).encode())
+        _write(stage / FACTS, json.dumps(facts).encode())
         stage.chmod(0o755)
         stage.rename(folder)
 

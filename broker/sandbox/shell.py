@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.errors import SandboxLost
-from broker.sandbox.runtime import Runtime, contents, copy_shared_libraries, locked
+from broker.sandbox.runtime import FACTS, Runtime, contents, copy_shared_libraries, hold, locked
 from catalog.digest import digest_file, digest_json, short
 
 _NEEDED: Final = "bash cat chmod cp echo env grep head ls mkdir mv rm sed sh sort tail test tr wc"
@@ -36,12 +36,12 @@ def with_shell(runtime: Runtime, cache: Path) -> Runtime:
     key = digest_json({"base": runtime.digest, "tools": tools, "recipe": digest_file(Path(__file__))})
     folder = cache.resolve() / f"{short(key, 16)}-shell"
     try:
-        if not (folder / "runtime.json").exists():
+        while not hold(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             with locked(folder.parent / ".lock"):
-                if not (folder / "runtime.json").exists():
+                if not (folder / FACTS).exists():
                     _build(runtime, tools, folder)
-        facts = json.loads((folder / "runtime.json").read_text())
+        facts = json.loads((folder / FACTS).read_text())
     except OSError as error:
         raise SandboxLost(
             f"cannot build the shell environment in {cache}: {error}; make room or set storage.cache"
@@ -77,7 +77,7 @@ def _build(runtime: Runtime, tools: dict[str, str], folder: Path) -> None:
             "digest": digest_json(dict(contents(root))),
             "library_path": ":".join([*known, *(p for p in library_path.split(":") if p and p not in known)]),
         }
-        (stage / "runtime.json").write_text(json.dumps(facts))
+        (stage / FACTS).write_text(json.dumps(facts))
         stage.chmod(0o755)
         stage.rename(folder)
 

@@ -177,7 +177,7 @@ async def test_a_killed_host_leaves_nothing_of_its_pool(kind: str) -> None:
     assert await settles(lambda: marked_processes(mark) == [], within=2.0)
     sweep()
     assert list(Path("/sys/fs/cgroup").glob(f"**/rinr-{host.pid}-*")) == []
-    assert list(Path(tempfile.gettempdir()).glob(f"rinr-{host.pid}-*")) == []
+    assert list(Path(tempfile.gettempdir()).glob(f"rinr-{host.pid}-*_sockets_*")) == []
 
 
 async def test_the_pool_never_holds_more_than_its_size_and_shares_it_between_wants() -> None:

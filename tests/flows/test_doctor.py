@@ -1,7 +1,12 @@
 """`rinr doctor`: what is shown, and the exit code of a proof that fails."""
 
 import asyncio
+import os
+import shutil
+import subprocess
+import sys
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -11,7 +16,7 @@ from broker.sandbox.check import Check
 from broker.sandbox.factory import Kind
 from flows import doctor
 from flows.cli import app
-from tests.fixtures.sandboxes import BACK_ENDS, CACHE, real_sandboxes
+from tests.fixtures.sandboxes import BACK_ENDS, CACHE, real_runtime, real_sandboxes
 
 
 @pytest.mark.parametrize("kind", BACK_ENDS)
@@ -47,3 +52,23 @@ def test_an_unknown_back_end_is_refused_with_the_choices() -> None:
     done = CliRunner().invoke(app, ["doctor", "--sandbox", "podman"])
     assert done.exit_code == 2
     assert "bubblewrap" in done.output
+
+
+def test_pruning_says_what_went_and_keeps_what_this_version_uses(tmp_path: Path) -> None:
+    (tmp_path / "sandbox-packages").symlink_to(CACHE / "sandbox-packages")
+    (tmp_path / "runtime").mkdir()
+    kept, old = real_runtime().root.parent, tmp_path / "runtime" / ("0" * 16)
+    shutil.copytree(kept, tmp_path / "runtime" / kept.name, copy_function=os.link, symlinks=True)
+    (old / "root").mkdir(parents=True)
+    (old / "root" / "file").write_bytes(bytes(2_000_000))
+    (old / "runtime.json").write_text('{"digest": "sha256:0"}')
+    command = [sys.executable, "-m", "flows", "doctor", "--prune", "--cache", str(tmp_path)]
+    environment = {**os.environ, "DOCKER_HOST": "unix:///nonexistent"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"removed environment {old.name}, 2 MB",
+        "2 MB freed; 1 in use or current",
+    ]
+    assert not old.exists()
+    assert (tmp_path / "runtime" / kept.name / "root").is_dir()

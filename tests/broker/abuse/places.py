@@ -111,7 +111,7 @@ class Place:
             "processes": self._marked(),
             "sandboxes": self.namespaces,
             "groups": list(Path("/sys/fs/cgroup").glob(f"**/rinr-{host_label()}-*")),
-            "folders": list(Path(tempfile.gettempdir()).glob(f"rinr-{host_label()}-*")),
+            "folders": list(Path(tempfile.gettempdir()).glob(f"rinr-{host_label()}-*_sockets_*")),
             "channels": _channels() - self._channels,
         }
         if self.kind == "docker":
@@ -146,4 +146,5 @@ async def open_place(kind: Kind) -> AsyncIterator[Place]:
             if not place.left_behind():
                 break
             await asyncio.sleep(0.02)
-        assert place.left_behind() == {}
+        left = place.left_behind()
+        assert left == {}, left

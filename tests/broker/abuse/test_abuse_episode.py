@@ -15,12 +15,13 @@ from broker.sandbox.base import Role, SandboxFactory
 from tests.broker.abuse.places import BACK_ENDS, Place, open_place
 from tests.broker.abuse.programs import STREAMS
 from tests.broker.abuse.test_abuse_execution import OUT_OF_MEMORY
-from tests.fixtures.episodes import ScriptedModel, attempt, make_broker, release, right_answer
+from tests.fixtures.episodes import ScriptedModel, attempt, grader, make_broker, release, right_answer
 from verifier.task import Task
 
 
 @pytest.fixture(params=BACK_ENDS)
 async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+    grader().grade(task().id, "")  # its process lives as long as the tests, and so does the socket to it
     async with open_place(request.param) as place:
         yield place
 
