@@ -12,6 +12,8 @@ from typing import Any
 
 from broker.record import OutsideAnswer
 from broker.sandbox.base import SandboxFactory
+from broker.sandbox.runtime import Runtime, build_runtime
+from broker.sandbox.shell import with_shell
 from broker.script_check import run_script
 from broker.workspace import Workspace
 from catalog.digest import digest_json
@@ -24,9 +26,15 @@ from verifier.task import Task
 
 def verifier_identity(release: Release, judge_identity: str) -> str:
     """What all verdicts rest on: grading code, references, and the judge where the release needs one."""
-    if not release.checkers & {"judge"}:
+    if "judge" not in release.checkers:
         return release.verifier_identity()
     return digest_json({"grader": release.verifier_identity(), "judge": judge_identity})
+
+
+def runtime_for(shell: bool, packages: Path, cache: Path) -> Runtime:
+    """The execution environment of a run, with a shell for releases whose tasks scripts check."""
+    runtime = build_runtime(packages=packages, cache=cache)
+    return with_shell(runtime, cache) if shell else runtime
 
 
 def expect_checkers(release: Release, *, judge: bool) -> None:

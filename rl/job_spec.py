@@ -1,7 +1,7 @@
 """The jobs of the outer recursion and their results, as files that two processes exchange. Needs no torch."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -41,6 +41,10 @@ class EpisodeSetup(_Frozen):
     budgets: Budgets
     guidance: str
     libraries: tuple[str, ...] = ()
+    shell: bool = False
+    """The execution environment has a shell, for tasks that scripts check."""
+    judge: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Settings of the rubric's judge (`broker.judge.JudgeSettings`); empty is none."""
     seed: int = Field(ge=0)
     concurrency: int = Field(default=64, ge=1)
     """Episodes in flight."""

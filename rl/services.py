@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from broker.broker import Broker
 from broker.engine.engine import EmbeddedEngine
 from broker.limiter import Limiter
+from broker.outside import runtime_for
 from broker.sandbox.base import SandboxFactory
 from broker.sandbox.factory import open_factory
 from broker.sandbox.pool import pooled
-from broker.sandbox.runtime import build_runtime
 from broker.template import ChatTemplate
 from rl.job_spec import PROGRESS, EpisodeSetup
 from verifier.grade import Grader
+from verifier.judge import Judge
 from verifier.release import find
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def open_engine(setup: EpisodeSetup, model_dir: Path) -> EmbeddedEngine:
 
 
 def open_sandboxes(setup: EpisodeSetup) -> SandboxFactory:
-    runtime = build_runtime(packages=setup.sandbox_packages, cache=setup.runtime_cache)
+    runtime = runtime_for(setup.shell, packages=setup.sandbox_packages, cache=setup.runtime_cache)
     return pooled(open_factory(setup.sandbox, runtime, setup.sandbox_cache), setup.sandbox_pool)
 
 
@@ -60,6 +61,7 @@ async def open_broker(
         guidance=setup.guidance,
         limiter=Limiter(setup.concurrency),
         libraries=setup.libraries,
+        judge=_judge(setup),
     )
     try:
         yield broker
@@ -68,6 +70,15 @@ async def open_broker(
         grader.close()
         if scripted is not None:
             await scripted.stop()
+
+
+def _judge(setup: EpisodeSetup) -> Judge | None:
+    if not setup.judge:
+        return None
+    # Here, so that an ordinary job never loads the HTTP client.
+    from broker.judge import JudgeSettings, open_judge
+
+    return open_judge(JudgeSettings.model_validate(setup.judge))
 
 
 def _scripted(setup: EpisodeSetup, model_dir: Path) -> "InferenceService | None":

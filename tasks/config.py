@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from broker.budgets import Budgets
 from broker.chat_model import Dialect, LengthParameter
 from broker.endpoint import EndpointSettings
+from broker.judge import JudgeSettings
 from catalog.digest import digest_json
 from rl.contract import RlContract
 
@@ -85,7 +86,9 @@ class ModelConfig(_Config):
 class AuxiliaryConfig(_Config):
     """The fixed second model: feedback, interpretation, proposals (SCHED-07)."""
 
-    improver: Literal["rules", "llm"] = "rules"
+    improver: Literal["rules", "llm", "skills"] = "rules"
+    """`rules`: no second model. `llm`: a chat model writes whole programs. `skills`: it edits one instruction
+    or one scoped skill at a time, and the first program is a skill file (PROP-09)."""
     base_url: str | None = None
     model: str | None = None
     api_key_variable: str = "OPENAI_API_KEY"
@@ -93,6 +96,8 @@ class AuxiliaryConfig(_Config):
     """Value of `reasoning_effort`; None does not send it. Dropped, and said so, where it is refused."""
     max_tokens: int = Field(default=8192, ge=256)
     """Most tokens of one reply, its thoughts included; a proposal holds a whole program."""
+    context_tokens: int = Field(default=131_072, ge=4096)
+    """Context of the model that proposes, replies included; what does not fit is left out, and said so."""
     length_parameter: LengthParameter = "max_tokens"
     """Tried first; an endpoint that wants `max_completion_tokens` says so."""
     endpoint: EndpointSettings = EndpointSettings(timeout_seconds=120)
@@ -100,8 +105,15 @@ class AuxiliaryConfig(_Config):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if self.improver == "llm" and not (self.base_url and self.model):
-            raise ValueError("auxiliary.improver=llm needs auxiliary.base_url and auxiliary.model")
+        if self.improver != "rules" and not (self.base_url and self.model):
+            raise ValueError(
+                f"auxiliary.improver={self.improver} needs auxiliary.base_url and auxiliary.model"
+            )
+        if self.context_tokens < self.max_tokens + 2048:
+            raise ValueError(
+                f"auxiliary.context_tokens={self.context_tokens} leaves no room beside replies of "
+                f"auxiliary.max_tokens={self.max_tokens}: give at least {self.max_tokens + 2048}"
+            )
         return self
 
 
@@ -163,6 +175,8 @@ class RunConfig(_Config):
     rl: RlContract = RlContract()
     model: ModelConfig = ModelConfig(name="smollm2-135m-instruct")
     auxiliary: AuxiliaryConfig = AuxiliaryConfig()
+    judge: JudgeSettings = JudgeSettings()
+    """Decides rubric criteria, where the release has such."""
     trainer: TrainerConfig = TrainerConfig()
     sandbox: SandboxConfig = SandboxConfig()
     storage: StorageConfig = StorageConfig()
@@ -191,6 +205,7 @@ def config_identity(config: RunConfig) -> str:
         "storage": True,
         "model": {"endpoint"},
         "auxiliary": {"endpoint"},
+        "judge": {"endpoint"},
         "sandbox": {"pool"},
     }
     return digest_json(config.model_dump(mode="json", exclude=apart))

@@ -45,8 +45,10 @@ async def import_model() -> Ref:
 
 @task(name="import-seed", **RETRIES)
 async def import_seed() -> Ref:
-    """H0 as an artifact."""
-    return current().put_harness(seed_harness())
+    """H0 as an artifact; for the improver `skills` the skill file."""
+    session = current()
+    kind = "skills" if session.config.auxiliary.improver == "skills" else "h0"
+    return session.put_harness(seed_harness(kind))
 
 
 @task(name="publish", task_run_name="publish handoff r{cycle:04d}", **RETRIES)
@@ -60,7 +62,7 @@ async def publish(cycle: int, model: Ref, harness: Ref) -> str:
         harness=harness.digest,
         model=model.digest,
         release=session.release.digest,
-        verifier=session.grader.identity,
+        verifier=session.verifier_identity,
         runtime=session.sandboxes.identity,
         host=session.host_identity,
         guidance=digest_bytes(session.guidance.encode()),
@@ -236,6 +238,8 @@ def _setup(session: Session, wanted: Mapping[str, Any], name: str) -> dict[str, 
         "budgets": config.budgets,
         "guidance": session.guidance,
         "libraries": session.runtime.libraries,
+        "shell": session.shell,
+        "judge": {} if session.judge is None else config.judge.model_dump(mode="json"),
         "seed": wanted["seed"],
         "concurrency": config.concurrency,
         "device": config.trainer.device,

@@ -20,10 +20,11 @@ from broker.errors import ModelUnavailable
 from broker.guidance import host_guidance
 from broker.harness import Harness
 from broker.inference import InferenceService, InferenceSpec, chat_model_folder
+from broker.judge import open_judge
 from broker.limiter import Limiter
+from broker.outside import expect_checkers, runtime_for, verifier_identity
 from broker.sandbox.factory import open_factory
 from broker.sandbox.pool import pooled
-from broker.sandbox.runtime import build_runtime
 from broker.template import ChatTemplate
 from catalog.database import Catalog, RunStatus
 from catalog.digest import digest_json, short
@@ -37,6 +38,7 @@ from harness_lab.exchange import Fallback, Ledger, artifact
 from harness_lab.improver.base import Improver
 from harness_lab.improver.llm import ChatImprover
 from harness_lab.improver.rules import RuleImprover
+from harness_lab.improver.skills import SkillsImprover
 from report.progress import RunProgress
 from tasks.auxiliary import open_chat
 from tasks.config import AuxiliaryConfig, RunConfig, config_identity, new_run_id
@@ -68,11 +70,12 @@ def machine_facts() -> dict[str, str | int]:
 
 
 def open_improver(config: AuxiliaryConfig, chat: ChatEndpoint | None) -> Improver:
-    """The configured improver: rules, or a chat model (PROP-04)."""
+    """The configured improver: rules, or a chat model for whole programs or for skills (PROP-04, PROP-09)."""
     if config.improver == "rules":
         return RuleImprover()
     assert chat is not None, "the configuration has an endpoint wherever it has such an improver"
-    return ChatImprover(chat)
+    kind = SkillsImprover if config.improver == "skills" else ChatImprover
+    return kind(chat, config.context_tokens)
 
 
 class Session:
@@ -92,7 +95,13 @@ class Session:
         self.release = find(config.release)
         self.grader = Grader(self.release)
         self.grader.launch()
-        self.runtime = build_runtime(packages=self.cache / "sandbox-packages", cache=self.cache / "runtime")
+        expect_checkers(self.release, judge=config.judge.kind != "none")
+        self.judge = open_judge(config.judge) if "judge" in self.release.checkers else None
+        self.verifier_identity = verifier_identity(self.release, config.judge.identity())
+        self.shell = "script" in self.release.checkers
+        self.runtime = runtime_for(
+            self.shell, packages=self.cache / "sandbox-packages", cache=self.cache / "runtime"
+        )
         sandboxes = open_factory(config.sandbox.kind, self.runtime, cache=self.cache)
         self.sandboxes = pooled(sandboxes, config.sandbox.pool)
         self.guidance = host_guidance(self.release.inventory())
@@ -157,7 +166,7 @@ class Session:
         """What every measurement of the run rests on, besides model and program."""
         return {
             "release": self.release.digest,
-            "verifier": self.grader.identity,
+            "verifier": self.verifier_identity,
             "host": self.host_identity,
             "auxiliary": digest_json([self.auxiliary.identity, self.improver.identity]),
         }
@@ -200,6 +209,7 @@ class Session:
                     guidance=self.guidance,
                     limiter=self.limiter,
                     libraries=self.runtime.libraries,
+                    judge=self.judge,
                 )
                 self._served = model.digest
             return self._broker
@@ -234,6 +244,9 @@ class Session:
             self.progress.note(f"auxiliary {self.chat.client.spending()}")
         await self.improver.close()
         await self.auxiliary.close()
+        if self.judge is not None:
+            self.progress.note(f"judge {self.judge.spending()}")
+            await self.judge.close()
         await self.sandboxes.close()
         self.grader.close()
 

@@ -63,6 +63,10 @@ class Judge(Protocol):
         """One judgement a question, in order. Raises JudgeError when one cannot be had."""
         ...
 
+    def spending(self) -> str:
+        """One line for the person who pays."""
+        ...
+
     async def close(self) -> None: ...
 
 
