@@ -22,6 +22,7 @@ from verifier.audit.model import AUDIT_FILE
 from verifier.audit_release import audit_folder
 from verifier.draft import Draft
 from verifier.importers.paper import check_name
+from verifier.inventory import INVENTORY_FILE, read_inventory
 from verifier.layout import (
     REFERENCES,
     SPLITS,
@@ -61,8 +62,9 @@ class Declared(BaseModel):
 def freeze_draft(draft: Draft, destination: Path, declared: Declared, *, audited: bool = True) -> Header:
     """Make the release folder `destination`, which must not exist, from a draft, which stays as it is.
 
-    Equal input gives equal bytes. The audit becomes part of the release (DATA-05). Raises ReleaseError when a
-    task has no split or the result would not load; then nothing is left behind.
+    Equal input gives equal bytes. The audit (DATA-05) and the lake's inventory become part of the release;
+    `audited=False` leaves both out. Raises ReleaseError when a task has no split or the result would not
+    load; then nothing is left behind.
     """
     check_name(declared.name, draft)
     with _work_folder(destination) as work:
@@ -72,6 +74,8 @@ def freeze_draft(draft: Draft, destination: Path, declared: Declared, *, audited
             _place(draft.root / folder, work / folder, left_out if folder in _BY_TASK else frozenset())
         _place(draft.root / _TEXTS, work)
         said = draft.header
+        if audited:
+            _write_inventory(work, said.lake_descriptions)
         try:
             header = Header(
                 name=declared.name,
@@ -113,10 +117,10 @@ def freeze(
 ) -> Release:
     """Freeze tasks that are in memory into the folder `destination`, which must not exist, and load it.
 
-    Without an audit, so that releases made like this keep the digest that they had before there were audits:
-    `rinr release audit` makes one when asked. `references` gives per task id the fields of a reference but
-    `task` and `canary`. `texts` are extra files at the top, such as a licence. Raises ReleaseError as
-    `freeze_draft` does.
+    Without audit and inventory, so that releases made like this keep the digest that they had before there
+    were any: both are made when asked for. `references` gives per task id the fields of a reference but `task`
+    and `canary`. `texts` are extra files at the top, such as a licence. Raises ReleaseError as `freeze_draft`
+    does.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{destination.name}-draft-", dir=destination.parent) as folder:
@@ -140,6 +144,13 @@ def freeze(
         )
         freeze_draft(draft, destination, declared, audited=False)
     return Release.load(destination)
+
+
+def _write_inventory(work: Path, descriptions: Mapping[str, str]) -> None:
+    """What programs are told of the lake, read once for all runs; nothing for a release without a lake."""
+    if any((work / drafts.LAKE).rglob("*")):
+        inventory = read_inventory(work / drafts.LAKE, descriptions=descriptions)
+        (work / INVENTORY_FILE).write_text(inventory.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
 def _audited(work: Path, header: Header) -> Header:

@@ -9,15 +9,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
 
+from pydantic import ValidationError
+
 from catalog.digest import digest_json
 from verifier.answers import GRADING_VERSION
-from verifier.inventory import Inventory, read_inventory
+from verifier.inventory import INVENTORY_FILE, Inventory, read_inventory
 from verifier.layout import (
     HEADER,
     REFERENCES,
     Header,
     ReleaseError,
     check_payload,
+    describe,
     read_header,
     read_tasks,
 )
@@ -115,6 +118,12 @@ class Release:
 
     @cached_property
     def _inventory(self) -> Inventory:
+        if INVENTORY_FILE in self.header.payload:
+            try:
+                return Inventory.model_validate_json((self.root / INVENTORY_FILE).read_bytes())
+            except (OSError, ValidationError) as error:
+                reason = describe(error) if isinstance(error, ValidationError) else error.strerror
+                raise ReleaseError(f"{self.root}: {INVENTORY_FILE}: {reason}") from None
         return read_inventory(self.lake, descriptions=self.header.lake_descriptions)
 
 

@@ -13,11 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fixtures.audited import DATA
+from tests.fixtures.audited import DATA, task
 from tests.fixtures.releases import tiny_release
-from verifier.inventory import MOST_FILES, Inventory, Table, read_inventory
+from verifier.draft import Draft
+from verifier.freeze import Declared, freeze_draft
+from verifier.inventory import INVENTORY_FILE, MOST_FILES, Inventory, Table, read_inventory
 from verifier.inventory.content import HEAD
 from verifier.inventory.pickles import describe_pickle
+from verifier.release import Release
 
 GMT = DATA / "local-only" / "playdata-gmt"
 
@@ -299,6 +302,31 @@ def test_parquet_without_its_extra_is_a_name_and_a_size(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     assert only(tmp_path, "t.parquet", b"PAR1" + bytes(20)).description == "Parquet, 24 bytes"
+
+
+def test_a_frozen_draft_keeps_the_inventory_and_runs_read_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def frozen(name: str, lake: dict[str, str]) -> Release:
+        draft = Draft.create(tmp_path / f"draft-{name}")
+        draft.fill([task("a")], {"a": {"answer": "x"}})
+        draft.declare(sources=[], notes=[], lake_descriptions={"t.csv": "A table."})
+        for path, text in lake.items():
+            (draft.root / "lake").mkdir(exist_ok=True)
+            (draft.root / "lake" / path).write_text(text)
+        declared = Declared(name=name, licence="CC0-1.0", families={"f": ("s",)})
+        freeze_draft(draft, tmp_path / name, declared)
+        return Release.load(tmp_path / name)
+
+    bare = frozen("bare", {})
+    assert (INVENTORY_FILE in bare.header.payload, bare.inventory().tables) == (False, ())
+    release = frozen("full", {"t.csv": "a,b\n1,2\n"})
+    monkeypatch.setattr("verifier.release.read_inventory", None)
+    inventory = release.inventory(["numpy 2"])
+    assert [(table.path, table.rows, table.description) for table in inventory.tables] == [
+        ("/lake/t.csv", 1, "A table.")
+    ]
+    assert inventory.libraries == ("numpy 2",)
 
 
 def test_no_lake_is_an_empty_inventory() -> None:

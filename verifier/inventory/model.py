@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict
 
 ColumnType = Literal["text", "integer", "number"]
 
+INVENTORY_FILE: Final = "public/inventory.json"
+"""Where a release keeps the inventory of its lake, so that it is not read anew at every start."""
+
 LAKE_MOUNT: Final = "/lake"
 """Where the sandbox sees the lake, read-only."""
 
