@@ -118,9 +118,9 @@ def freeze(
     """Freeze tasks that are in memory into the folder `destination`, which must not exist, and load it.
 
     Without audit and inventory, so that releases made like this keep the digest that they had before there
-    were any: both are made when asked for. `references` gives per task id the fields of a reference but `task`
-    and `canary`. `texts` are extra files at the top, such as a licence. Raises ReleaseError as `freeze_draft`
-    does.
+    were any: both are made when asked for. `references` gives per task id the fields of a reference but
+    `task` and `canary`. `texts` are extra files at the top, such as a licence. Raises ReleaseError as
+    `freeze_draft` does.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{destination.name}-draft-", dir=destination.parent) as folder:
