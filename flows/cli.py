@@ -12,13 +12,14 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from flows import release_sources
+from flows import harbor_commands, release_sources
 from flows.errors import INTERRUPTED, leave_at_once, report_and_exit
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 app.add_typer(release_sources.app, name="release")
+release_sources.app.add_typer(harbor_commands.export_app, name="export")
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as NAME=VALUE, e.g. recipe=ci seed=3")]

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 import conf
 from tasks.config import RunConfig
 
-_GROUPS: Final = ("recipe", "model", "auxiliary")
+_GROUPS: Final = ("recipe", "model", "auxiliary", "judge")
 """Settings that choose a file of `conf/`."""
 
 
@@ -37,9 +37,7 @@ def setting_names(model: type[BaseModel] = RunConfig, prefix: str = "") -> Itera
 
 
 def _hint(name: str) -> str:
-    near = difflib.get_close_matches(
-        name, [*setting_names(), "recipe", "model", "auxiliary"], n=1, cutoff=0.5
-    )
+    near = difflib.get_close_matches(name, [*setting_names(), *_GROUPS], n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else "; see `rinr run --help` for the settings"
 
 
