@@ -1,10 +1,16 @@
-"""The initial harness H0, shipped as a program text. Nothing here runs it."""
+"""The initial harnesses, shipped as program texts. Nothing here runs them."""
 
 from importlib.resources import files
+from typing import Literal
 
 from broker.harness import Harness
 
+Seed = Literal["h0", "skills"]
 
-def seed_harness() -> Harness:
-    """H0: a plain loop with `<execute>` and `<answer>`, no examples and no skills."""
-    return Harness(code=files("harness_lab").joinpath("programs/h0.py").read_text(encoding="utf-8"))
+
+def seed_harness(name: Seed = "h0") -> Harness:
+    """`h0`: a plain loop with `<execute>` and `<answer>`, no examples and no skills.
+
+    `skills`: such a loop as a skill file, for the improver `skills` (PROP-09).
+    """
+    return Harness(code=files("harness_lab").joinpath(f"programs/{name}.py").read_text(encoding="utf-8"))

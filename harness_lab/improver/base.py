@@ -4,6 +4,7 @@ All proposals of a step are made from the same parent before any Val result of t
 takes no result, so it cannot know one.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
@@ -68,22 +69,31 @@ class Improver(Protocol):
 async def propose_all(
     improver: Improver, parent: Harness, context: ProposalContext, count: int
 ) -> tuple[Proposal | Skip, ...]:
-    """All proposals of a step, in order. A bad citation or a failing auxiliary becomes a skip."""
+    """All proposals of a step, in order, asked for at the same time: none can know another.
+
+    A bad citation or a failing auxiliary becomes a skip.
+    """
     if len({item.task_id for item in context.evidence.items}) < 2:
         reason = "fewer than two Train tasks left something to cite"
         return tuple(Skip(reason=reason) for _ in range(count))
-    found: list[Proposal | Skip] = []
-    for index in range(count):
-        try:
-            made = await improver.propose(parent, context, index, count)
-        except AuxiliaryError as error:
-            made = Skip(kind="failed", reason=str(error))
-        if isinstance(made, Proposal):
-            problem = context.evidence.citation_problem(made.evidence_ids)
-            if problem:
-                made = Skip(kind="failed", reason=problem, protocol=made.protocol)
-        found.append(made)
-    return tuple(found)
+    asked = [asyncio.ensure_future(_one(improver, parent, context, index, count)) for index in range(count)]
+    try:
+        return tuple(await asyncio.gather(*asked))
+    finally:
+        for one in asked:
+            one.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def _one(
+    improver: Improver, parent: Harness, context: ProposalContext, index: int, count: int
+) -> Proposal | Skip:
+    try:
+        made = await improver.propose(parent, context, index, count)
+    except AuxiliaryError as error:
+        return Skip(kind="failed", reason=str(error))
+    problem = context.evidence.citation_problem(made.evidence_ids) if isinstance(made, Proposal) else None
+    return made if problem is None else Skip(kind="failed", reason=problem, protocol=made.protocol)
 
 
 def known_programs(history: tuple[HistoryEntry, ...], parent: Harness, cycle: int) -> Mapping[str, str]:

@@ -69,7 +69,7 @@ def test_a_later_proposal_sees_crash_text_preflight_reasons_and_rejected_hypothe
     )
     parent = Harness(code="def run(task, api): ...")
     shown = overview(parent, context, 0, 3)
-    read = read_field("history/0/tried/3/outcome", 0, parent, context)
+    read = read_field("history/0/tried/3/outcome", 0, parent, context).text
     for fact in ("KeyError: 'x'", "did not finish any of 3", "shorter", "retry", "syntax error in line 3"):
         assert fact in shown, fact
     assert "KeyError: 'x'" in read
