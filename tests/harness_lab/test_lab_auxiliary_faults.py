@@ -26,9 +26,9 @@ from tests.fixtures.faulty_server import Asked, Fault, FaultyServer, answer, dri
 
 TRAIN = release().split("train")[:2]
 CANARY = "rinr-canary-0123456789abcdef"
-SECONDS = 0.4
-"""Time-out of one request."""
-LIMIT = 20.0
+SHORT, LONG = 0.4, 10.0
+"""Time-outs of one request: where it is the fault that is caused, and where another one is."""
+LIMIT = 40.0
 """Seconds of a whole step under a fault: a handful of requests, whatever the machine's load."""
 PARENT = Harness(code="def run(task, api):\n    api.submit(api.generate([]))\n")
 BETTER = PARENT.code.replace("[]", "[{'role': 'user', 'content': task['prompt']}]")
@@ -75,8 +75,9 @@ TRANSPORT: dict[str, tuple[Callable[[Asked], Fault], str]] = {
 """What the endpoint does to every role, and a word of the recorded problem."""
 
 
-def opened(server: FaultyServer) -> ChatEndpoint:
-    settings = EndpointSettings(timeout_seconds=SECONDS, attempts=2, patience_seconds=0.5)
+def opened(server: FaultyServer, problem: str) -> ChatEndpoint:
+    seconds = SHORT if "no whole answer" in problem else LONG
+    settings = EndpointSettings(timeout_seconds=seconds, attempts=2, patience_seconds=0.5)
     return ChatEndpoint(server.url, "m", "k", settings, key_hint="the environment variable SOME_KEY")
 
 
@@ -93,7 +94,7 @@ def check_kept(exchanges: tuple[Exchange, ...], problem: str) -> None:
 async def test_an_interaction_goes_on_without_the_auxiliary_and_says_why(fault: str) -> None:
     behave, problem = TRANSPORT[fault]
     with FaultyServer(behave) as server:
-        endpoint = opened(server)
+        endpoint = opened(server, problem)
         broker = make_broker(ScriptedModel("no tags"), user_turns=1)
         started = time.monotonic()
         found = await collect(broker, Harness(code=ASK_AND_SUBMIT), TRAIN, ChatAuxiliary(endpoint), 1)
@@ -121,7 +122,7 @@ async def test_an_interaction_goes_on_without_the_auxiliary_and_says_why(fault: 
 async def test_a_step_goes_on_without_its_proposals_and_says_why(fault: str) -> None:
     behave, problem = TRANSPORT[fault]
     with FaultyServer(behave) as server:
-        endpoint = opened(server)
+        endpoint = opened(server, problem)
         started = time.monotonic()
         made = await propose_all(ChatImprover(endpoint), PARENT, CONTEXT, 3)
         seconds = time.monotonic() - started
@@ -214,9 +215,7 @@ async def test_a_reading_with_extra_or_unknown_fields_is_dropped_and_named(
 async def test_a_fault_now_and_then_costs_nothing_but_a_repeat() -> None:
     faults = {1: hang, 3: reset, 4: answer({}, 429, Retry_After="0.05"), 6: answer({}, 500)}
     with FaultyServer(lambda asked: faults.get(asked.number) or sensible(asked)) as server:
-        endpoint = ChatEndpoint(
-            server.url, "m", settings=EndpointSettings(timeout_seconds=SECONDS, attempts=5)
-        )
+        endpoint = ChatEndpoint(server.url, "m", settings=EndpointSettings(timeout_seconds=SHORT, attempts=5))
         broker = make_broker(ScriptedModel("no tags"), user_turns=1)
         found = await collect(broker, Harness(code=ASK_AND_SUBMIT), TRAIN, ChatAuxiliary(endpoint), 1)
         await endpoint.close()

@@ -205,7 +205,7 @@ async def learned(broker: Broker, harness: Harness, task: Task) -> str:
     graded: GradedEpisode = await broker.run(
         Attempt(task=task, harness=harness, mode="rl", temperature=1.0, seed=1)
     )
-    rows = build_rows([graded], [task.id], 1).rows
+    rows = build_rows([graded], [task.id], 1, "rubric").rows
     return "\n".join(
         f"{template().decode(row.prompt_ids)} {template().decode(row.completion_ids)} {row.rewards}"
         for row in rows
