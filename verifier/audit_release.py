@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from verifier.audit.model import AUDIT_FILE, AUDIT_VERSION, Audit
 from verifier.audit.run import audit
-from verifier.layout import REFERENCES, Header, ReleaseError, describe, read_header, stream_tasks
-from verifier.references import ReferenceError, pair_references
+from verifier.layout import Header, ReleaseError, describe, read_header
+from verifier.references import ReferenceError
+from verifier.verification import paired
 
 
 def audit_folder(root: Path, header: Header) -> Audit:
@@ -19,7 +20,7 @@ def audit_folder(root: Path, header: Header) -> Audit:
     lake = root / "lake"
     try:
         # In lockstep: the audit takes a task, then its answer.
-        tasks, answers = tee(pair_references(root / REFERENCES, stream_tasks(root, header)))
+        tasks, answers = tee(paired(root, header))
         return audit(
             (task for task, _ in tasks),
             ((task.id, reference.answer) for task, reference in answers),

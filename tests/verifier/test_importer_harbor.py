@@ -244,6 +244,15 @@ def test_a_changed_test_script_changes_the_verifiers_identity(tmp_path: Path):
     assert one.verifier_identity() != other.verifier_identity()
 
 
+@pytest.mark.spec("DATA-02")
+def test_a_private_file_that_is_not_the_one_the_reference_pins_does_not_freeze(tmp_path: Path):
+    draft = Draft.create(tmp_path / "draft")
+    draft.add(Harbor(task_folder(tmp_path / "one"), licence="MIT"))
+    (tmp_path / "draft/private/files/one/tests/test.sh").write_text("echo 1 > /logs/verifier/reward.txt")
+    with pytest.raises(ReleaseError, match=r"tests/test\.sh is not the one"):
+        freeze_draft(draft, tmp_path / "release", Declared(name="tasks"))
+
+
 def test_a_symbolic_link_in_a_task_ends_the_import(tmp_path: Path):
     folder = task_folder(tmp_path / "one")
     (folder / "tests/link").symlink_to("/etc/passwd")

@@ -16,7 +16,7 @@ from verifier.task import AnswerFormat, Task, Verdict
 
 SCRIPT = {
     "steps": [{"tests": ["tests"], "seconds": 5, "environment": {"KEY": "value"}}],
-    "files": {"tests/test.sh": "sha256:" + "0" * 64},
+    "files": {},
 }
 
 
