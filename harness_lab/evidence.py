@@ -6,7 +6,7 @@ once more by the exact type of every part when it is made and when it is seriali
 Interpretations stay marked as hypotheses (FB-07).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
@@ -176,10 +176,3 @@ def select_earlier(earlier: Sequence[Interaction]) -> tuple[Interaction, ...]:
     troubled = [item for item in earlier if item.troubled]
     accepted = [item for item in earlier if item.accepted and not item.troubled]
     return (*troubled[-EARLIER_TROUBLED:], *accepted[-EARLIER_ACCEPTED:])
-
-
-def pending_after(
-    pending: Iterable[Interaction], current: Iterable[Interaction], *, adopted: bool
-) -> tuple[Interaction, ...]:
-    """What the next step may still draw on: nothing after an adoption (EVID-04)."""
-    return () if adopted else (*pending, *current)

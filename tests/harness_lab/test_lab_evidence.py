@@ -5,7 +5,7 @@ from lab_samples import interaction, record, tool_call
 from pydantic import BaseModel, ValidationError
 
 from broker.record import GradedEpisode, StopReason
-from harness_lab.evidence import EvidenceBundle, Interaction, bundle, pending_after, select_earlier
+from harness_lab.evidence import EvidenceBundle, Interaction, bundle, select_earlier
 from harness_lab.replies import ReplyCase
 from verifier.task import Verdict
 
@@ -79,6 +79,7 @@ def test_a_citation_needs_two_to_four_known_ids_of_two_tasks(ids: list[str], pro
     assert found is None if problem is None else problem in (found or "")
 
 
+@pytest.mark.spec("EVID-03")
 def test_earlier_records_are_the_last_twelve_troubled_and_the_last_four_accepted() -> None:
     troubled = [interaction(f"t{n}", ReplyCase.RECONSIDER) for n in range(15)]
     accepted = [interaction(f"a{n}", ReplyCase.ACCEPTED) for n in range(6)]
@@ -89,11 +90,25 @@ def test_earlier_records_are_the_last_twelve_troubled_and_the_last_four_accepted
     ]
 
 
-@pytest.mark.spec("EVID-04")
-def test_pending_evidence_is_cleared_by_an_adoption_and_kept_without_one() -> None:
-    before, now = (interaction("t1"),), (interaction("t2"),)
-    assert pending_after(before, now, adopted=True) == ()
-    assert pending_after(before, now, adopted=False) == (*before, *now)
+@pytest.mark.spec("EVID-03")
+def test_an_accepted_record_with_a_failed_call_counts_among_the_troubled() -> None:
+    both = interaction("t1", ReplyCase.ACCEPTED, tools=(tool_call(error="KeyError"),))
+    accepted = [interaction(f"a{n}", ReplyCase.ACCEPTED) for n in range(4)]
+    assert both.accepted
+    assert select_earlier([both, *accepted]) == (both, *accepted)
+    untold = interaction("t2")
+    assert select_earlier([untold]) == (), "neither troubled nor accepted"
+
+
+@pytest.mark.spec("EVID-03")
+def test_all_of_the_current_step_follows_the_earlier_ones_however_many() -> None:
+    earlier = [interaction(f"t{n}", ReplyCase.RECONSIDER) for n in range(40)]
+    current = [interaction(f"c{n}", ReplyCase.ACCEPTED) for n in range(30)]
+    chosen = bundle(earlier, current).interactions
+    assert [item.task.id for item in chosen] == [
+        *(f"t{n}" for n in range(28, 40)),
+        *(f"c{n}" for n in range(30)),
+    ]
 
 
 def test_a_bundle_survives_the_store() -> None:
