@@ -71,7 +71,11 @@ def _is_plain(value: Any) -> bool:
             for key, item in cast("dict[Any, Any]", value).items()
         )
     if kind is list or kind is tuple:
-        return all(type(item) is str or _is_plain(item) for item in cast("list[Any]", value))
+        items = cast("list[Any]", value)
+        # Token ids come in long lists; one set of their types is quicker than a call for each.
+        return _PLAIN.issuperset(map(type, items)) or all(
+            type(item) is str or _is_plain(item) for item in items
+        )
     return kind in _PLAIN or (kind is float and math.isfinite(value))
 
 
