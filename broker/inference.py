@@ -24,6 +24,7 @@ from broker.endpoint import Endpoint, EndpointSettings
 from broker.engine.process import EngineProcess
 from broker.errors import ModelUnavailable
 from broker.limiter import Limiter
+from broker.model import Sampling
 from broker.sandbox.labels import temporary_prefix
 from broker.server_process import ServerProcess
 from broker.template import ChatTemplate
@@ -80,14 +81,17 @@ class InferenceService:
         return self._client is not None and (self._process is None or self._process.alive)
 
     async def usable(self) -> bool:
-        """False also when a process of ours has left a request unanswered and does not answer now either."""
+        """False also when a process of ours has left a request unanswered and generates nothing now either.
+
+        A token and not only a list of models: what hangs may be the generation alone.
+        """
         if not self.alive or not isinstance(self._client, CompletionsClient):
             return self.alive
         if self._process is None or self._client.endpoint.answering:
             return True
         try:
             async with asyncio.timeout(_HEALTH_SECONDS):
-                await self._client.identity()
+                await self._client.complete((0,), Sampling(temperature=0.0, seed=0, max_tokens=1))
         except (ModelUnavailable, TimeoutError):
             return False
         return True

@@ -17,6 +17,8 @@ from broker.endpoint import EndpointSettings
 from broker.errors import ModelUnavailable
 from broker.limiter import Limiter
 from broker.model import Sampling
+from broker.record import GradedEpisode
+from tests.fixtures.episodes import ASK_AND_SUBMIT, attempt, make_broker
 from tests.fixtures.http_server import ThreadedServer
 from tests.fixtures.stub_server import StubServer
 
@@ -181,6 +183,35 @@ async def test_a_declared_engine_size_queues_on_the_host_and_is_not_charged() ->
         assert stub.peak == 1
     current_clock.set(None)
     assert clock.queued > 0.2
+
+
+@pytest.mark.spec("HOST-03", "HOST-07")
+async def test_requests_beyond_the_connections_wait_on_the_host_and_are_not_charged() -> None:
+    """Each episode has half again the time that its own request takes; the last ones wait five times that."""
+    with StubServer(policy=lambda *_: "<answer>x</answer>", latency=0.8) as stub:
+        client = CompletionsClient(stub.url, "stub")
+        client.endpoint._connections = Limiter(2)
+        broker = make_broker(client, limit=12, retries=0, seconds=2.0)
+        done = await broker.run_all([attempt(ASK_AND_SUBMIT, repetition=n) for n in range(12)])
+        await client.close()
+        assert stub.peak == 2
+    records = [one.record for one in done if isinstance(one, GradedEpisode)]
+    assert [record.stop_reason for record in records] == ["first_answer"] * 12
+    assert max(record.seconds for record in records) < 2.0
+    assert max(record.queue_seconds for record in records) > 3.0, "longer than its whole clock"
+
+
+async def test_the_sixty_fifth_request_waits_for_a_connection() -> None:
+    clock = EpisodeClock(100)
+    current_clock.set(clock)
+    clock.start()
+    with StubServer(policy=lambda *_: "ok", latency=0.4) as stub:
+        client = CompletionsClient(stub.url, "stub")
+        await asyncio.gather(*(client.complete((1,), SAMPLING) for _ in range(66)))
+        await client.close()
+        assert stub.peak == 64
+    current_clock.set(None)
+    assert clock.queued > 0.6, "two have waited"
 
 
 async def test_the_identity_names_the_model_and_not_the_address() -> None:

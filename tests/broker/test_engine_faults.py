@@ -333,11 +333,13 @@ async def test_an_engine_killed_in_the_middle_of_a_generation_gives_no_score_and
 
 @pytest.mark.slow
 @pytest.mark.spec("HOST-07", "HOST-10")
+@pytest.mark.parametrize("spec", [stub_spec, embedded_spec], ids=["command", "embedded"])
 async def test_a_frozen_engine_is_found_unusable_once_it_has_left_a_request_unanswered(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, spec: Callable[[float], InferenceSpec]
 ) -> None:
     monkeypatch.setattr("broker.inference._HEALTH_SECONDS", 1.0)
-    service = InferenceService(stub_spec(0.5), TINY_MODEL)
+    impatient = {"settings": EndpointSettings(timeout_seconds=2, attempts=2)}
+    service = InferenceService(spec(0.5).model_copy(update=impatient), TINY_MODEL)
     try:
         with pytest.raises(ModelUnavailable, match="no whole answer"):
             await run_with(service, lambda pid: os.kill(pid, signal.SIGSTOP))
@@ -346,5 +348,33 @@ async def test_a_frozen_engine_is_found_unusable_once_it_has_left_a_request_unan
         began = time.monotonic()
         await service.stop()
         assert time.monotonic() - began < 60
+    finally:
+        await service.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.spec("HOST-07", "HOST-10")
+async def test_an_engine_that_hangs_in_a_generation_is_no_wrong_answer_and_unusable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("broker.inference._HEALTH_SECONDS", 2.0)
+    service = InferenceService(
+        InferenceSpec(
+            kind="command",
+            command=("python", "-m", "tests.fixtures.hanging_engine", "--device", "cpu", "--threads", "1"),
+            settings=EndpointSettings(timeout_seconds=3, attempts=1),
+        ),
+        TINY_MODEL,
+    )
+    try:
+        client = await service.start()
+        broker = make_broker(client, retries=0, limit=2, completion_tokens=64, context_tokens=2048)
+        lost = await broker.run_all([attempt(ASK_AND_SUBMIT, mode="rl") for _ in range(2)], masked_ok=True)
+        assert all(isinstance(one, Lost) and "ModelUnavailable" in one.error for one in lost), "masked"
+        with pytest.raises(ModelUnavailable, match="no whole answer"):
+            await evaluate(broker, HARNESS, "val", seed=1)
+        assert service.alive
+        assert not await service.usable(), "so that the run replaces it"
+        assert await client.identity(), "although it says which model it serves"
     finally:
         await service.stop()

@@ -22,7 +22,6 @@ from broker.sandbox.base import SandboxFactory
 from tests.broker.test_program_contract import MEMORY, REACT, SUMMARY, THRIFTY, UNRULY, solver
 from tests.fixtures.episodes import ScriptedModel, a_task, attempt, make_broker, release, template
 from tests.fixtures.fake_sandbox import FakeFactory
-from tests.fixtures.sandboxes import real_sandboxes
 from verifier.task import Task, Verdict
 
 ASK = 'api.generate([{"role": "user", "content": task["prompt"]}])'
@@ -116,13 +115,6 @@ async def divergence(record: EpisodeRecord, code: str) -> Divergence:
 def stored(record: EpisodeRecord) -> EpisodeRecord:
     """As it comes back from disk."""
     return read_episode(orjson.dumps({"record": record.model_dump(mode="json"), "verdict": {}}))
-
-
-@pytest.fixture
-async def sandboxes() -> Any:
-    factory = real_sandboxes()
-    yield factory
-    await factory.close()
 
 
 @pytest.mark.spec("HOST-05")

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from broker.record import GradedEpisode, episode_id
 from broker.sandbox.base import SandboxFactory
+from broker.sandbox.factory import Kind, open_factory
 from catalog.database import Catalog
 from catalog.store import Ref, Store
 from flows.cli import app
@@ -54,6 +55,10 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Storage:
     catalog.record_measurement(
         "first", 1, "phase_start", "val", "h", "m", 1, 2, 2, "key", {"episodes": blob.digest}
     )
+    catalog.start_run("docker", "ci", {**config, "sandbox": {"kind": "docker"}}, {})
+    catalog.record_measurement(
+        "docker", 1, "phase_start", "val", "h", "m", 1, 2, 2, "key", {"episodes": blob.digest}
+    )
     for code in (REACT, CHANCE):
         store.put_blob(code.encode())
     ids = tuple(episode_id(orjson.loads(line)["record"]).removeprefix("sha256:") for line in lines)
@@ -72,6 +77,29 @@ def test_an_identical_episode_ends_with_0_and_says_what_was_compared(storage: St
         assert result.output == (
             "identical: 2 model calls with 6 messages, 1 tool calls, 1 submissions, ended by first_answer\n"
         )
+
+
+@pytest.mark.spec("HOST-05")
+def test_an_episode_is_replayed_in_the_back_end_of_its_run(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded under bubblewrap, replayed under Docker: to a program both are the same."""
+    asyncio.run(real_sandboxes("docker").close())
+    opened: list[str] = []
+
+    def watched(kind: Kind, *arguments: Any, **options: Any) -> SandboxFactory:
+        factory = open_factory(kind, *arguments, **options)
+        opened.append(factory.kind)
+        return factory
+
+    monkeypatch.setattr("flows.replay.open_factory", watched)
+    result = rinr(storage, storage.ids[0][:12], "--run", "docker", "--tokenizer", str(TINY_MODEL))
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("identical: 2 model calls with 6 messages")
+    assert rinr(storage, storage.ids[1][:12], "--run", "docker").exit_code == 1, (
+        "a divergence is seen there, too"
+    )
+    assert opened == ["docker", "docker"]
 
 
 @pytest.mark.spec("HOST-05")
