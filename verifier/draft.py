@@ -220,10 +220,11 @@ class _Writer:
         self._put(PRIVATE_FILES, row, row.private_files)
 
     def write_question(self, question: Question, split: Split | None) -> bytes:
-        line = canonical_json(question.model_dump(mode="json")) + b"\n"
+        # Canonical by construction, texts and lists alone: the walk of `canonical_json` would find nothing.
+        line = orjson.dumps(question.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS) + b"\n"
         self._files[TASKS].write(line)
         if split is not None:
-            self._files[SPLITS].write(canonical_json([question.id, split]) + b"\n")
+            self._files[SPLITS].write(orjson.dumps([question.id, split]) + b"\n")
         self._known.add(question.id)
         self.tasks += 1
         name = f"{question.family}/{question.subtopic}"

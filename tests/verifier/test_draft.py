@@ -99,6 +99,10 @@ BAD_LINES: dict[str, tuple[str, tuple[str, ...]]] = {
         '{"id":"x","question":"?","answer":"SECRET","absolute":-1}',
         ("line 2", "absolute"),
     ),
+    "an endless tolerance": (
+        '{"id":"x","question":"?","answer":"SECRET","relative":1e999}',
+        ("line 2", "relative"),
+    ),
     "an unknown split": ('{"id":"x","question":"?","answer":"SECRET","split":"dev"}', ("line 2", "split")),
     "two equal options": (
         '{"id":"x","question":"?","answer":"SECRET","options":["a","A "]}',

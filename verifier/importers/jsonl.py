@@ -38,8 +38,8 @@ class Entry(BaseModel):
     split: Split | None = None
     files: tuple[str, ...] = ()
     """Public files of the task, as paths beside the JSONL file."""
-    absolute: float = Field(default=0.0, ge=0)
-    relative: float = Field(default=0.0, ge=0)
+    absolute: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    relative: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     unit: str = ""
     source: str = ""
     licence: str = ""
