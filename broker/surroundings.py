@@ -14,14 +14,15 @@ def _rinr_prepare(variables, folder, setup):
     os.environ.update(variables)
     for name in ('agent', 'artifacts', 'verifier'):
         os.makedirs('/tmp/logs/' + name, exist_ok=True)
-    if os.path.isdir(folder):
-        shutil.copytree(folder, '/work', dirs_exist_ok=True, copy_function=shutil.copyfile)
-        for place, _, names in os.walk(folder):
-            for name in names:
-                path = os.path.join('/work', os.path.relpath(os.path.join(place, name), folder))
-                with open(path, 'rb') as file:
-                    runs = file.read(2) == b'#!'
-                os.chmod(path, 0o755 if runs else 0o644)
+    for place, _, names in os.walk(folder):
+        below = os.path.join('/work', os.path.relpath(place, folder))
+        os.makedirs(below, exist_ok=True)
+        for name in names:
+            path = os.path.join(below, name)
+            shutil.copyfile(os.path.join(place, name), path)
+            with open(path, 'rb') as file:
+                runs = file.read(2) == b'#!'
+            os.chmod(path, 0o755 if runs else 0o644)
     if setup and os.path.isfile('/work/setup.sh'):
         done = subprocess.run(['/bin/bash', '/work/setup.sh'], cwd='/work', capture_output=True)
         if done.returncode:
