@@ -13,7 +13,9 @@ from typing import Any
 
 from broker.model import Completion, Sampling
 from broker.sandbox.base import Role, Sandbox, SandboxFactory
+from broker.sandbox.containers import connect
 from broker.sandbox.factory import open_factory
+from broker.sandbox.labels import HOST, host_label
 from broker.sandbox.pool import SandboxPool
 from tests.fixtures.episodes import template
 from tests.fixtures.sandboxes import CACHE, real_runtime
@@ -140,6 +142,20 @@ def descendants(pid: int) -> Generator[int]:
             for child in (task / "children").read_text().split():
                 yield int(child)
                 yield from descendants(int(child))
+
+
+def of_docker() -> Generator[int]:
+    """The processes in this process's containers, their shims, and the daemons of this machine."""
+    client = connect()
+    mine = {"label": f"{HOST}={host_label()}"}
+    names = [str(one.id) for one in client.containers.list(filters=mine, ignore_removed=True)]
+    client.close()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            said = (folder / "cgroup").read_text() + (folder / "cmdline").read_text()
+            daemon = (folder / "comm").read_text().strip() in ("dockerd", "containerd")
+            if daemon or any(name in said for name in names):
+                yield int(folder.name)
 
 
 def proportional_bytes(pids: Iterable[int]) -> int:
