@@ -69,10 +69,11 @@ class Gates:
         """Raises `LeakAlarm`, `SandboxLost` or `ModelUnavailable`; everything else is a reason."""
         if (same := duplicate_of(candidate, self.parent, earlier)) is not None:
             return Gate(passed=False, reason=f"byte-identical to {same}")
+        # First, for a held-out string is an alarm also in a program that would be refused anyway.
+        written = await asyncio.to_thread(self._leaks, candidate)
         checked = check_program(candidate.code, self.parent.code)
         if checked.errors:
             return Gate(passed=False, reason=checked.errors[0], notices=checked.notices)
-        written = await asyncio.to_thread(self._leaks, candidate)
         if (leak := _refused(written)) is not None:
             return Gate(passed=False, reason=leak, notices=_notices(checked.notices, written))
         parent_run, run = await self._rehearse(candidate)

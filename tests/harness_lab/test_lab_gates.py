@@ -140,3 +140,15 @@ async def test_case_t02_the_gate_lists_the_text_that_reaches_the_model() -> None
     assert gate.change is not None
     assert [(item.text, item.reaches_model) for item in gate.change.texts] == [("Read the row.", True)]
     assert gate.notices == ()
+
+
+@pytest.mark.spec("EVID-06")
+@pytest.mark.parametrize(
+    "broken", ["def run(task, api)  # HERE", "# HERE\n" + PARENT, f"'''HERE'''\n{PARENT}"]
+)
+async def test_a_held_out_string_stops_the_run_also_in_a_program_that_would_be_refused(broken: str) -> None:
+    for split in ("val", "test"):
+        held_out = release().split(split)[0]
+        for text in (held_out.id, " ".join(held_out.prompt.split())):
+            with pytest.raises(LeakAlarm):
+                await (await gates()).examine(Harness(code=broken.replace("HERE", text)), [])
