@@ -204,12 +204,19 @@ async def test_a_rewrite_of_the_loop_is_not_proposed_for_a_program_without_one()
 
 
 RECORDED = {
-    # Stop reasons, replies and look-ups of the demo's interactions (recipe laptop, seed 1), first two phases.
+    # Stop reasons, replies and look-ups of the interactions of recipe laptop, seed 1, by phase; RL cut to one
+    # update a phase.
     1: [("first_answer", "invalid_format", 0)] * 3 + [("output_truncated", None, 0)] * 9,
     2: [("first_answer", "invalid_format", 1)] * 2
     + [("first_answer", "reconsider", 1)] * 3
     + [("output_truncated", "reconsider", 1)] * 3
     + [("accepted", "accepted", 1)] * 4,
+    3: [("output_truncated", "invalid_format", 1)] * 3
+    + [("output_truncated", None, 1)]
+    + [("output_truncated", "reconsider", 1)] * 2
+    + [("first_answer", "reconsider", 1)] * 2
+    + [("first_answer", "invalid_format", 1)]
+    + [("accepted", "accepted", 1)] * 3,
 }
 
 
@@ -222,6 +229,11 @@ RECORDED = {
             [{Trait.DIRECT, Trait.EXAMPLES, Trait.LOOK_UP}, {Trait.DIRECT, Trait.EXAMPLES}, {Trait.LOOK_UP}],
         ),
         (2, ONE_STEP_ON, [{Trait.FOCUS}, {Trait.MORE_EXAMPLES}, {Trait.REPAIR}]),
+        (
+            3,
+            assemble(FOCUSED),
+            [{Trait.MORE_EXAMPLES}, {Trait.REPAIR}, {Trait.MORE_EXAMPLES, Trait.REPAIR}],
+        ),
     ],
 )
 async def test_on_the_demos_recorded_evidence_the_proposals_are_those_that_were_measured(
