@@ -8,7 +8,6 @@ Must not know how harnesses evolve or models learn.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from broker.attempt import Attempt, Reply, Researcher, call_seed
@@ -20,6 +19,7 @@ from broker.errors import BudgetExhausted, HarnessError, ModelUnavailable, Promp
 from broker.history import Prompt, as_chat, build_prompt
 from broker.messages import Ledger, read_messages
 from broker.model import ChatTaskModel, Completion, Sampling
+from broker.progress import Progress
 from broker.record import (
     EpisodeRecord,
     GradedEpisode,
@@ -49,30 +49,6 @@ NO_MODEL_CALL: Final = Verdict(
     format_valid=False, correct=False, answer=None, reason="the program never called the model"
 )
 """Whatever such a program submits is not the task model's answer (RL-07, SEL-08)."""
-
-
-@dataclass
-class _Progress:
-    """What has happened so far."""
-
-    model_calls: list[ModelCall] = field(default_factory=list[ModelCall])
-    tool_calls: list[ToolCall] = field(default_factory=list[ToolCall])
-    submissions: list[Submission] = field(default_factory=list[Submission])
-    replies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    verdicts: list[Verdict] = field(default_factory=list[Verdict])
-    steps: int = 0
-    """Submissions that ended a step of the task and were answered with the next one's prompt."""
-    """Of the submissions. The first is the episode's (FB-02)."""
-    record_bytes: int = 0
-    prompt_tokens: int = 0
-    """Of the latest prompt."""
-    request: tuple[str, Any] | None = None
-    """What the program asked for last, until it is recorded as a call."""
-    notes: dict[str, Any] = field(default_factory=dict[str, Any])
-
-    @property
-    def last_model_call(self) -> int:
-        return len(self.model_calls) - 1
 
 
 async def _aside(characters: int, work: Callable[[], _Value]) -> _Value:
@@ -105,7 +81,7 @@ class Episode:
         self._clock = EpisodeClock(services.budgets.seconds)
         self._handed = services.handed(attempt.task, self._turns)
         self._ledger = Ledger(attempt.task.prompt, services.guidance, self._handed.public)
-        self._progress = _Progress()
+        self._progress = Progress()
         self._checking = Checking(services.grader, services.outside, attempt.task)
 
     async def run(self) -> GradedEpisode:
