@@ -22,6 +22,9 @@ _TOTAL: Final = 1 << 22
 _STEPS: Final = 100_000
 _DEPTH: Final = 80
 _JOINTS: Final = ("", " ", "-", "_")
+_CODECS: Final = frozenset(
+    {"rot13", "rot_13", "hex", "base64", "utf-8", "utf8", "ascii", "latin-1", "utf-16"}
+)
 _PLAIN_FORMAT: Final = re.compile(r"(?:[^{}]|\{\{|\}\}|\{\d?\})*")
 _PLAIN_PERCENT: Final = re.compile(r"(?:[^%]|%[%sdirc])*")
 
@@ -294,7 +297,15 @@ def _operation(op: ast.operator, left: Any, right: Any) -> Value:
 def _method(value: Any, name: str, given: Sequence[Any]) -> Value:
     """One method of a text or of bytes, out of those whose result is bounded by what goes in."""
     if name == "join":
-        return value.join(_items(given[0]))
+        items = _items(given[0])
+        if len(items) * len(value) > LONGEST:
+            raise _Unknown
+        return value.join(items)
+    if name in ("encode", "decode"):
+        # Some of Python's codecs take quadratic time.
+        if any(codec not in _CODECS for codec in given):
+            raise _Unknown
+        return getattr(value, name)(*given)
     if name == "replace" and len(value) * (len(given[1]) + 1) <= LONGEST:
         return value.replace(*given[:2])
     if name == "format" and _PLAIN_FORMAT.fullmatch(value):
@@ -308,11 +319,11 @@ def _method(value: Any, name: str, given: Sequence[Any]) -> Value:
 
 _METHODS: Final = frozenset(
     ("lower", "upper", "strip", "lstrip", "rstrip", "title", "capitalize", "swapcase", "casefold")
-) | {"removeprefix", "removesuffix", "encode", "decode", "hex"}
+) | {"removeprefix", "removesuffix", "hex"}
 
 
 def _decode(value: Any, codec: str = "utf-8") -> Value:
-    if codec not in ("rot13", "rot_13", "hex", "base64", "utf-8", "ascii"):
+    if codec not in _CODECS:
         raise _Unknown
     return cast("Value", codecs.decode(value, codec))
 

@@ -175,6 +175,7 @@ def test_a_megabyte_and_a_bomb_are_scanned_within_seconds() -> None:
         "A = 'x' * 10**9\nB = ('y' * 60000).replace('', 'z' * 60000)\nC = '{:>999999999}'.format('x')\n"
         "D = '%999999999d' % 1\nE = bytes(10**9)\nF = 1 << 10**9\nG = 9 ** 9 ** 9\nH = G\n",
         "A = 'ab'\n" + "A += A\n" * 500,
+        "S = 'x' * 60000\n" + "J = S.join(['a'] * 4000)\nK = ('é' * 30000).encode('punycode')\n" * 20,
         "A = [[" + "'a'," * 20_000 + "]]\n" + "B = A + A + A\n" * 500,
         "X = (" + "'ab' + " * 8_000 + "'')",
         "x" * (1 << 20),
