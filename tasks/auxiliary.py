@@ -16,7 +16,11 @@ def open_chat(config: AuxiliaryConfig, ledger: Ledger | None = None) -> ChatEndp
         config.model,
         config.api_key_variable,
         config.endpoint,
-        manner=Manner(length_parameter=config.length_parameter, effort=config.effort),
+        manner=Manner(
+            response_format=config.response_format,
+            length_parameter=config.length_parameter,
+            effort=config.effort,
+        ),
         max_tokens=config.max_tokens,
         ledger=ledger,
     )

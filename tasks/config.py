@@ -13,6 +13,7 @@ from broker.chat_model import Dialect, LengthParameter
 from broker.endpoint import EndpointSettings
 from broker.judge import JudgeSettings
 from catalog.digest import digest_json
+from harness_lab.manner import ResponseFormat
 from rl.contract import RlContract
 
 
@@ -100,6 +101,8 @@ class AuxiliaryConfig(_Config):
     """Context of the model that proposes, replies included; what does not fit is left out, and said so."""
     length_parameter: LengthParameter = "max_tokens"
     """Tried first; an endpoint that wants `max_completion_tokens` says so."""
+    response_format: ResponseFormat = "json_schema"
+    """Tried first; a poorer one is found where it is refused with 400 or 422."""
     endpoint: EndpointSettings = EndpointSettings(timeout_seconds=120)
     """Time-out, retries, rate limit and prices."""
 

@@ -3,6 +3,7 @@
 from typing import Final
 
 from prefect import task
+from prefect.cache_policies import NO_CACHE
 
 from harness_lab.chat import AuxiliaryError
 from harness_lab.probe import probe
@@ -11,7 +12,7 @@ from tasks.session import current
 SCHEMA: Final = "auxiliary-probe"
 
 
-@task(name="probe-auxiliary")
+@task(name="probe-auxiliary", cache_policy=NO_CACHE, persist_result=False)
 async def probe_auxiliary() -> None:
     """Ask the endpoint once before any model is started; the run's configuration names the record.
 
