@@ -1,14 +1,18 @@
 """Rubrics through a frozen release and the grader's own process: needs, measured answers, one verdict."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from verifier.draft import Draft
 from verifier.errors import GraderLost
-from verifier.freeze import freeze
+from verifier.freeze import Declared, freeze, freeze_draft
 from verifier.grade import Grader
+from verifier.importers.base import Problem
+from verifier.importers.jsonl import JsonLines
 from verifier.outside import JudgeQuestion, Measured, Needs
 from verifier.release import Release, ReleaseError
 from verifier.script import Script, ScriptStep
@@ -166,3 +170,41 @@ def test_a_plain_verdict_is_written_with_the_bytes_that_it_always_had():
     assert verdict.model_dump_json() == '{"format_valid":true,"correct":true,"answer":"A","reason":"right"}'
     zero = Verdict(format_valid=False, correct=False, answer=None, reason="no", score=0.0)
     assert Verdict.model_validate_json(zero.model_dump_json()).score == 0.0
+
+
+def written(root: Path, *entries: dict[str, Any]) -> JsonLines:
+    root.mkdir(exist_ok=True)
+    lines = [json.dumps({"id": f"q{n}", "question": "Why?", **entry}) for n, entry in enumerate(entries)]
+    (root / "tasks.jsonl").write_text("\n".join(lines))
+    return JsonLines(root / "tasks.jsonl", licence="CC0-1.0")
+
+
+async def test_a_rubric_in_a_file_of_ones_own_is_private_and_decides(tmp_path: Path):
+    draft = Draft.create(tmp_path / "draft")
+    draft.add(written(tmp_path / "source", {"rubric": MIXED["rubric"], "answer": "tp53", "split": "test"}))
+    freeze_draft(draft, tmp_path / "release", Declared(name="own"))
+    release = Release.load(tmp_path / "release")
+    assert release.tasks[0].checked_by == ("judge",)
+    assert "hidden words" not in (release.root / "public/tasks.jsonl").read_text()
+    with Grader(release) as grader:
+        verdict = await grader.grade_aside("q0", SUBMISSION, Measured(judged={"clear": 1.0}))
+    assert verdict.reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"rubric": {"criteria": [criterion("a", {"kind": "judge"}, 0)]}}, "all weights"),
+        ({"rubric": {"criteria": [criterion("a", {"kind": "script"})]}}, "Harbor"),
+        ({"answer": "x", "format": "files"}, "Harbor"),
+        ({}, "answer"),
+    ],
+)
+def test_a_row_whose_rubric_cannot_be_measured_is_named_and_shows_none_of_it(
+    tmp_path: Path, entry: dict[str, Any], words: str
+):
+    (row,) = written(tmp_path / "source", entry).rows()
+    assert isinstance(row, Problem)
+    assert row.where == "tasks.jsonl line 1"
+    assert words in row.why
+    assert "hidden words" not in row.why

@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from verifier.importers.base import MAX_ROW_BYTES, Problem, Row, compose_prompt, letter_options
 from verifier.importers.texts import numbered_lines
 from verifier.layout import ReleaseError, describe, is_plain
+from verifier.rubric import read_rubric
+from verifier.rubric_checks import RubricError
 from verifier.task import AnswerFormat, Question, Split
 
 
@@ -26,8 +28,10 @@ class Entry(BaseModel):
     """One plain file name, unique in the release."""
     question: str = Field(min_length=1)
     """The question alone: options and the form of the answer are added to it."""
-    answer: str = Field(min_length=1)
-    """Private. For options: the text of the right one."""
+    answer: str = ""
+    """Private. For options: the text of the right one. Needed unless a rubric does without it."""
+    rubric: dict[str, Any] | None = None
+    """Private. Weighted criteria that decide in place of the answer alone; `docs/rubrics.md`."""
     options: tuple[str, ...] = ()
     """The wrong options; with them the format is `letter`, and the order is by digest."""
     format: AnswerFormat = AnswerFormat.TEXT
@@ -91,6 +95,7 @@ class JsonLines:
             raise ValueError(f"options belong to the format letter, not {entry.format}")
         if not entry.options and entry.format is AnswerFormat.LETTER:
             raise ValueError("the format letter needs options: give the wrong ones as `options`")
+        judged = _check_rubric(entry)
         options, answer, form = tuple[str, ...](), entry.answer, entry.format
         if entry.options:
             options, answer = letter_options(entry.answer, entry.options, entry.id)
@@ -113,10 +118,33 @@ class JsonLines:
             source=entry.source or where,
             licence=entry.licence,
             canary=entry.canary,
+            checked_by=("judge",) if judged else (),
         )
         return Row(question, _reference(entry, answer), where, entry.split, dict(paths))
 
 
+def _check_rubric(entry: Entry) -> bool:
+    """Whether a judge decides part of it. ValueError, without anything of the rubric, if it cannot be."""
+    if entry.format is AnswerFormat.FILES:
+        raise ValueError("the format files needs a check script: such tasks are imported as Harbor tasks")
+    if entry.rubric is None:
+        if not entry.answer:
+            raise ValueError("answer: it is missing or empty")
+        return False
+    try:
+        rubric = read_rubric(entry.rubric)
+    except RubricError as error:
+        raise ValueError(f"rubric: {error}") from None
+    if rubric.needs_script:
+        raise ValueError("rubric: a script criterion needs a script: such tasks are imported as Harbor tasks")
+    return rubric.needs_judge
+
+
 def _reference(entry: Entry, answer: str) -> dict[str, Any]:
-    numbers = {"absolute": entry.absolute, "relative": entry.relative, "unit": entry.unit}
-    return {"answer": answer} | {name: value for name, value in numbers.items() if value}
+    said = {
+        "absolute": entry.absolute,
+        "relative": entry.relative,
+        "unit": entry.unit,
+        "rubric": entry.rubric,
+    }
+    return {"answer": answer} | {name: value for name, value in said.items() if value}
