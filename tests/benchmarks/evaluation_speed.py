@@ -128,9 +128,10 @@ async def ready(name: str, kind: str, release: Release) -> Any:
 
 
 async def at_once(options: Any, name: str, release: Release, store: Store, profile: Any) -> None:
-    sandboxes = await ready(name, options.kind, release)
-    try:
-        with CpuMeter() as meter:
+    # The meter is there first: it knows only of processes that were started under it.
+    with CpuMeter() as meter:
+        sandboxes = await ready(name, options.kind, release)
+        try:
             await asyncio.sleep(0.5)
             before, began = meter.read(), time.monotonic()
             if profile is not None:
@@ -139,8 +140,8 @@ async def at_once(options: Any, name: str, release: Release, store: Store, profi
             if profile is not None:
                 profile.disable()
             seconds, cpu = time.monotonic() - began, difference(meter.read(), before)
-    finally:
-        await sandboxes.close()
+        finally:
+            await sandboxes.close()
     inside = "-" if cpu.sandboxes is None else f"{cpu.sandboxes:.2f}"
     print(
         f"{name:5} | at once: {PROGRAMS * VAL} episodes in {seconds:.2f} s ({seconds / LIMIT_SECONDS:.2f} of "
