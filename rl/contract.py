@@ -33,8 +33,8 @@ def refuse_chat_model(inference: str) -> None:
     if inference == "chat":
         raise TokenIdsNeeded(
             "model.inference=chat gives no token ids, so that it cannot be trained: RL needs a vLLM server "
-            "(model=endpoint) or the embedded engine (model=smollm2); rinr evaluate and mode=harness take a chat "
-            "model"
+            "(model=endpoint) or the embedded engine (model=smollm2); rinr evaluate and mode=harness take "
+            "a chat model"
         )
 
 
