@@ -104,15 +104,16 @@ def make_world(folder: Path, *, val: int, noise: float, seed: int, shuffled: boo
 
 
 def _judged(release: Release, answers: dict[str, str], *, noise: float, seed: int) -> World:
-    grader, chosen = Grader(release), release.split("val")
+    chosen = release.split("val")
     texts = {
         task.id: tuple(f"<answer>{text}</answer>" for text in _says(task, answers[task.id]))
         for task in chosen
     }
-    verifies = {
-        task_id: tuple(grader.grade(task_id, text).correct for text in said)
-        for task_id, said in texts.items()
-    }
+    with Grader(release) as grader:
+        verifies = {
+            task_id: tuple(grader.grade(task_id, text).correct for text in said)
+            for task_id, said in texts.items()
+        }
     return World(tasks=chosen, texts=texts, verifies=verifies, noise=noise, seed=seed)
 
 
