@@ -82,7 +82,7 @@ async def test_the_sandbox_runs_on_with_its_variables_after_its_workspace_was_ta
 
 
 async def test_nothing_in_the_sandbox_runs_while_its_workspace_is_taken(sandboxes: SandboxFactory):
-    """A writer that never stops: were it to run on, a file would grow while it is read, and tar would break."""
+    """A writer that never stops: a file that grew while it is read would break the archive."""
     code = """
 import os
 if os.fork() == 0:
