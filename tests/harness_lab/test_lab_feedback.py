@@ -12,8 +12,8 @@ from broker.record import EpisodeRecord
 from harness_lab.annotation import InterpretationRequest
 from harness_lab.auxiliary import ChatAuxiliary, RuleAuxiliary, open_auxiliary
 from harness_lab.chat import AuxiliaryError, ChatEndpoint, read_object
-from harness_lab.manner import Manner
 from harness_lab.feedback import SimulatedResearcher
+from harness_lab.manner import Manner
 from harness_lab.replies import WORDINGS, ReplyCase, case_of, reply_case
 from tests.fixtures.episodes import ScriptedModel, attempt, make_broker, right_answer
 from tests.fixtures.episodes import a_task as tiny_task
