@@ -10,8 +10,10 @@ Must not know how advantages or losses are computed.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final, NamedTuple
 
+from broker.budgets import Budgets
 from broker.model import Sampling
 from broker.record import GradedEpisode
 from rl.contract import RewardKind
@@ -25,6 +27,8 @@ _POLICY_SAMPLING: Final[Mapping[str, float]] = {
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
 }
+_ROUNDING: Final = 1e-3
+"""A log-probability may be above 0 by so much: an engine subtracts two rounded numbers."""
 
 
 class TrajectoryId(NamedTuple):
@@ -80,13 +84,14 @@ def build_rows(
     instances: Sequence[str],
     attempts: int,
     reward: RewardKind = "verdict",
+    budgets: Budgets | None = None,
 ) -> RowBatch:
     """Rows of a batch, in the order of `results`: all attempts of the first task, then of the second.
 
     `reward` says whether a rubric's R counts or the verdict alone (RL-04). `None` stands for an attempt that
-    our infrastructure lost. Raises `TrainingError` when an episode is not the attempt that its place says,
-    or when no token of the batch can be trained (RL-07), and `TokenIdsNeeded` for an episode with a chat
-    endpoint (HOST-11).
+    our infrastructure lost. `budgets` are those of the episodes: no row is longer. Raises `TrainingError`
+    when an episode is not the attempt that its place says, or when no token of the batch can be trained
+    (RL-07), and `TokenIdsNeeded` for an episode with a chat endpoint (HOST-11).
     """
     if wordy := next((item for item in results if item is not None and not item.record.token_exact), None):
         raise TokenIdsNeeded(
@@ -119,7 +124,7 @@ def build_rows(
         silent_prompts=tuple(silent),
         lost_prompts=tuple(lost),
     )
-    check_batch(batch, instances)
+    check_batch(batch, instances, budgets)
     return batch
 
 
@@ -182,17 +187,20 @@ def _placeholder(trajectory: TrajectoryId) -> Row:
     )
 
 
-def check_batch(batch: RowBatch, instances: Sequence[str]) -> None:
+def check_batch(batch: RowBatch, instances: Sequence[str], budgets: Budgets | None = None) -> None:
     """Raise `TrainingError` unless every invariant of a batch holds.
 
     All tasks present, in order, with equal attempts; trajectories contiguous, ended by exactly one last
-    row; sequences of equal length; rewards on last tokens only; at least one trainable token.
+    row; sequences of equal length, within the budgets; rewards on last tokens only; a group trained whole or
+    not at all, but for placeholders; at least one trainable token. A trainer that is handed less would not
+    notice: a group would shrink, or an advantage land on other tokens.
     """
     expected = [TrajectoryId(name, number) for name in instances for number in range(batch.attempts)]
     found: list[TrajectoryId] = []
     open_trajectory: TrajectoryId | None = None
     for row in batch.rows:
         _check_row(row)
+        _check_length(row, budgets)
         if open_trajectory is None:
             found.append(row.trajectory)
         elif row.trajectory != open_trajectory:
@@ -202,6 +210,7 @@ def check_batch(batch: RowBatch, instances: Sequence[str]) -> None:
         raise TrainingError(f"trajectory {open_trajectory} has no last row")
     if found != expected:
         raise TrainingError("the batch does not hold every task with equal attempts, in order")
+    _check_masks(batch)
     if batch.trainable_tokens == 0:
         silent, lost = len(batch.silent_prompts), len(batch.lost_prompts)
         raise TrainingError(
@@ -215,7 +224,51 @@ def _check_row(row: Row) -> None:
     sizes = {len(row.rollout_logprobs), len(row.loss_mask), len(row.rewards)}
     if length == 0 or not row.prompt_ids or sizes != {length}:
         raise TrainingError(f"row of {row.trajectory} has empty or unequal sequences")
+    if min(row.prompt_ids) < 0 or min(row.completion_ids) < 0:
+        raise TrainingError(f"row of {row.trajectory} has a negative token id")
     if not all(math.isfinite(value) for value in row.rollout_logprobs):
         raise TrainingError(f"row of {row.trajectory} has a log-probability that is not finite")
+    if max(row.rollout_logprobs) > _ROUNDING:
+        raise TrainingError(f"row of {row.trajectory} has a log-probability above 0")
+    if set(row.loss_mask) not in ({0}, {1}):
+        raise TrainingError(
+            f"row of {row.trajectory} is trained in part: its mask is neither all 0 nor all 1"
+        )
+    # A trainer finds the ends of episodes by identity with True.
+    if row.is_last is not True and row.is_last is not False:
+        raise TrainingError(f"row of {row.trajectory} has is_last={row.is_last!r}, which is no bool")
     if any(row.rewards[:-1]) or (row.rewards[-1] and not row.is_last):
         raise TrainingError(f"row of {row.trajectory} has a reward before the trajectory's last token")
+    if not 0.0 <= row.rewards[-1] <= 1.0:
+        raise TrainingError(f"row of {row.trajectory} has the reward {row.rewards[-1]}, outside 0 .. 1")
+
+
+def _check_length(row: Row, budgets: Budgets | None) -> None:
+    if budgets is None:
+        return
+    completion = len(row.completion_ids)
+    whole = len(row.prompt_ids) + completion
+    if completion > budgets.completion_tokens or whole > budgets.context_tokens:
+        raise TrainingError(
+            f"row of {row.trajectory} has {completion} generated tokens of {whole}, more than "
+            f"budgets.completion_tokens={budgets.completion_tokens} or "
+            f"budgets.context_tokens={budgets.context_tokens}: the engine ignored its limits"
+        )
+
+
+def _check_masks(batch: RowBatch) -> None:
+    """A lost group is masked whole, in another one only placeholders are; the silent are those said so."""
+    silent: list[str] = []
+    for instance, rows in groupby(batch.rows, key=lambda row: row.trajectory.instance):
+        group = list(rows)
+        if instance in batch.lost_prompts:
+            if any(row.trainable for row in group):
+                raise TrainingError(f"the group of {instance} lost an attempt and is not masked")
+            continue
+        dead = [row for row in group if not row.trainable]
+        if any(row != _placeholder(row.trajectory) for row in dead):
+            raise TrainingError(f"the group of {instance} has a masked row that is no placeholder")
+        if len(dead) == len(group):
+            silent.append(instance)
+    if tuple(silent) != batch.silent_prompts:
+        raise TrainingError(f"the batch names {batch.silent_prompts} as silent, they are {tuple(silent)}")

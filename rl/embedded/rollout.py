@@ -66,7 +66,7 @@ async def collect(
     graded = [None if isinstance(result, Lost) else result for result in results]
     instances = list(dict.fromkeys(attempt.task.id for attempt in attempts))
     try:
-        batch = build_rows(graded, instances, contract.attempts, contract.reward)
+        batch = build_rows(graded, instances, contract.attempts, contract.reward, broker.budgets)
     except TrainingError as error:
         losses = [result.error for result in results if isinstance(result, Lost)]
         raise TrainingError(f"{error}; first loss: {losses[0]}" if losses else str(error)) from error
