@@ -48,6 +48,8 @@ class DraftHeader(BaseModel):
     counts: dict[str, int] = Field(default_factory=dict)
     """Tasks by `family/subtopic`."""
     imports: tuple[Import, ...] = ()
+    in_order: bool = True
+    """Tasks and references stand in order of id, so that freezing reads each file once."""
     split_rule: str = ""
     left_out: int = 0
     """Tasks that the split deliberately left without one."""
@@ -103,7 +105,7 @@ class Draft:
                 dropped=tuple(dropped),
                 fingerprint=writer.fingerprint(),
             )
-            self._extend_header(importer, record, writer.counts)
+            self._extend_header(importer, record, writer)
         return record
 
     def fill(self, tasks: Iterable[Task], references: Mapping[str, Mapping[str, Any]]) -> None:
@@ -114,6 +116,7 @@ class Draft:
                 writer.write_question(question, task.split)
             for task_id, fields in references.items():
                 writer.write_reference(task_id, fields)
+            self._set_header(in_order=self.header.in_order and writer.in_order)
 
     def declare(
         self, *, sources: Sequence[str], notes: Sequence[str], lake_descriptions: Mapping[str, str]
@@ -154,8 +157,8 @@ class Draft:
         self.header = self.header.model_copy(update=changes)
         _write_header(self.root, self.header)
 
-    def _extend_header(self, importer: Importer, record: Import, counts: Mapping[str, int]) -> None:
-        header = self.header
+    def _extend_header(self, importer: Importer, record: Import, writer: "_Writer") -> None:
+        header, counts = self.header, writer.counts
         families = {family: list(subtopics) for family, subtopics in header.families.items()}
         for name in counts:
             family, subtopic = name.split("/", 1)
@@ -172,6 +175,7 @@ class Draft:
                 for name in dict.fromkeys((*header.counts, *counts))
             },
             imports=(*header.imports, record),
+            in_order=header.in_order and writer.in_order,
         )
 
     @contextmanager
@@ -197,6 +201,9 @@ class _Writer:
     def __init__(self, root: Path, known: set[str]) -> None:
         self.tasks = 0
         self.counts: dict[str, int] = {}
+        self.in_order = True
+        """Ids rise, in the tasks and in the references, and above those that were there."""
+        self._last: dict[str, str] = dict.fromkeys((TASKS, REFERENCES), max(known, default=""))
         self._root = root
         self._known = known
         self._folders: list[Path] = []
@@ -222,7 +229,7 @@ class _Writer:
     def write_question(self, question: Question, split: Split | None) -> bytes:
         # Canonical by construction, texts and lists alone: the walk of `canonical_json` would find nothing.
         line = orjson.dumps(question.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS) + b"\n"
-        self._files[TASKS].write(line)
+        self._append(TASKS, question.id, line)
         if split is not None:
             self._files[SPLITS].write(orjson.dumps([question.id, split]) + b"\n")
         self._known.add(question.id)
@@ -233,8 +240,13 @@ class _Writer:
 
     def write_reference(self, task_id: str, fields: Mapping[str, Any]) -> bytes:
         line = canonical_json({**fields, "task": task_id}) + b"\n"
-        self._files[REFERENCES].write(line)
+        self._append(REFERENCES, task_id, line)
         return line
+
+    def _append(self, name: str, task_id: str, line: bytes) -> None:
+        self._files[name].write(line)
+        self.in_order = self.in_order and task_id > self._last[name]
+        self._last[name] = task_id
 
     def fingerprint(self) -> str:
         return "sha256:" + self._state.hexdigest()

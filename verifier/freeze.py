@@ -191,13 +191,12 @@ def _write_tasks(
     without: list[str] = []
     (work / TASKS).parent.mkdir(parents=True, exist_ok=True)
     with (work / TASKS).open("wb") as handle:
-        for task_id, line in _ordered(draft.root / drafts.TASKS, "id"):
-            split = splits.pop(task_id, None)
+        for row in _ordered(draft, drafts.TASKS, "id"):
+            split = splits.pop(row["id"], None)
             if split is None:
-                without.append(task_id)
+                without.append(row["id"])
                 continue
             counts[split] += 1
-            row = orjson.loads(line)
             occurring.add((row["family"], row["subtopic"]))
             handle.write(_canonical({**row, "split": split}))
     if len(without) != draft.header.left_out:
@@ -218,11 +217,10 @@ def _write_tasks(
 def _write_references(draft: Draft, work: Path, release: str, left_out: frozenset[str]) -> None:
     (work / REFERENCES).parent.mkdir(parents=True, exist_ok=True)
     with (work / REFERENCES).open("wb") as handle:
-        for task_id, line in _ordered(draft.root / drafts.REFERENCES, "task"):
-            if task_id in left_out:
+        for fields in _ordered(draft, drafts.REFERENCES, "task"):
+            if fields["task"] in left_out:
                 continue
-            fields = orjson.loads(line)
-            seed = f"{release}\n{task_id}\n{fields.get('answer')}".encode()
+            seed = f"{release}\n{fields['task']}\n{fields.get('answer')}".encode()
             canary = f"rinr-canary-{hashlib.sha256(seed).hexdigest()[:16]}"
             handle.write(_canonical({**fields, "canary": canary}))
 
@@ -232,19 +230,22 @@ def _canonical(row: Mapping[str, Any]) -> bytes:
     return orjson.dumps(row, option=orjson.OPT_SORT_KEYS) + b"\n"
 
 
-def _ordered(path: Path, field: str) -> Iterator[tuple[str, bytes]]:
-    """The lines of a JSONL file in order of a text field; only that field and offsets are held in memory."""
-    ids: list[str] = []
-    offsets = array("Q")
-    at = 0
-    with path.open("rb") as handle:
+def _ordered(draft: Draft, name: str, field: str) -> Iterator[dict[str, Any]]:
+    """The rows of a draft's file in order of a text field; at most that field and offsets are in memory."""
+    with (draft.root / name).open("rb") as handle:
+        if draft.header.in_order:
+            yield from map(orjson.loads, handle)
+            return
+        ids: list[str] = []
+        offsets = array("Q")
+        at = 0
         for line in handle:
             ids.append(orjson.loads(line)[field])
             offsets.append(at)
             at += len(line)
         for index in sorted(range(len(ids)), key=ids.__getitem__):
             handle.seek(offsets[index])
-            yield ids[index], handle.readline()
+            yield orjson.loads(handle.readline())
 
 
 def _place(source: Path, target: Path, left_out: frozenset[str] = frozenset()) -> None:

@@ -18,6 +18,8 @@ from verifier.rubric import Rubric, read_rubric
 from verifier.rubric_checks import RubricError
 from verifier.script import Script, read_script
 
+_LETTERS: Final = frozenset(LETTERS)
+
 
 class Gradable(Protocol):
     """What grading needs to know of a task; `verifier.task.Task` is one."""
@@ -95,10 +97,15 @@ class Reference:
         if not isinstance(row, dict):
             raise ReferenceError("a reference is a JSON object")
         fields = cast("dict[str, Any]", row)
-        for name in ("task", "answer"):
-            if name not in fields and (name == "task" or "rubric" not in fields):
-                raise ReferenceError(f"{name}: a reference has this field")
-        read = {name: _field(name)(name, value) for name, value in fields.items()}
+        if "task" not in fields:
+            raise ReferenceError("task: a reference has this field")
+        if "answer" not in fields and "rubric" not in fields:
+            raise ReferenceError("answer: a reference has this field")
+        read: dict[str, Any] = {}
+        for name, value in fields.items():
+            if (reader := _FIELDS.get(name)) is None:
+                raise ReferenceError(f"{name}: a reference has no such field")
+            read[name] = reader(name, value)
         read.pop("canary", None)
         read.pop("withheld", None)
         return cls(**read)
@@ -171,12 +178,6 @@ _FIELDS: Final[Mapping[str, Callable[[str, object], Any]]] = {
 }
 
 
-def _field(name: str) -> Callable[[str, object], Any]:
-    if name not in _FIELDS:
-        raise ReferenceError(f"{name}: a reference has no such field")
-    return _FIELDS[name]
-
-
 def load_references(path: Path, tasks: Mapping[str, _Task]) -> dict[str, Reference]:
     """Read the references of exactly these tasks. Raises ReferenceError naming file, line and task."""
     ordered = (tasks[task_id] for task_id in sorted(tasks))
@@ -240,7 +241,7 @@ def check_reference(reference: Reference, task: Gradable, where: str) -> None:
     read, text = (parse, whole) if "<" in alone else (read_content, alone)
     stated = read(task.answer_format, text, task.options)
     reason = stated.reason
-    if task.answer_format is AnswerFormat.LETTER and reference.answer not in tuple(LETTERS):
+    if task.answer_format is AnswerFormat.LETTER and reference.answer not in _LETTERS:
         reason = f"{reason}, and not one capital letter" if reason != "ok" else "not one capital letter"
     elif task.answer_format is AnswerFormat.RSID and stated.answer and not stated.answer.islower():
         reason = "an rsID is written in lower case"
@@ -255,6 +256,9 @@ def check_reference(reference: Reference, task: Gradable, where: str) -> None:
 def _check_rubric(reference: Reference, task: Gradable, where: str) -> None:
     """The rubric can be measured, and the public task says by whom."""
     rubric = reference.rubric
+    has_own_checks = rubric is not None or reference.script is not None or task.checked_by
+    if not has_own_checks and task.answer_format is not AnswerFormat.FILES:
+        return
     problem = ""
     if rubric is None:
         if task.answer_format is AnswerFormat.FILES or reference.script is not None:

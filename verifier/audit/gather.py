@@ -172,6 +172,8 @@ class Gatherer:
 
 def _as_set(options: Sequence[str]) -> str:
     """The options in an order of their own, case and white space folded."""
+    if not options:
+        return ""
     folded = " ".join("\x00".join(options).casefold().split())
     return "\x00".join(sorted(folded.split("\x00")))
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Protocol
 
-from catalog.digest import digest_json
+import orjson
+
+from catalog.digest import digest_bytes
 from verifier.answers import LETTERS, answer_form
 from verifier.layout import ReleaseError
 from verifier.task import AnswerFormat, Question, Split
@@ -92,7 +94,7 @@ def letter_options(right: str, wrong: Sequence[str], key: str) -> tuple[tuple[st
         raise ValueError(f"{1 + len(wrong)} options, at most {len(LETTERS)}")
     if len({" ".join(option.casefold().split()) for option in (right, *wrong)}) != 1 + len(wrong):
         raise ValueError("two options have the same text")
-    ordered = sorted((right, *wrong), key=lambda option: digest_json([key, option]))
+    ordered = sorted((right, *wrong), key=lambda option: digest_bytes(orjson.dumps([key, option])))
     return tuple(ordered), LETTERS[ordered.index(right)]
 
 
