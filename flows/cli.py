@@ -131,6 +131,26 @@ def report(
 
 
 @app.command()
+def repair(
+    export: Annotated[Path, typer.Argument(help="What the trainer left, e.g. global_step_30/policy.")],
+    base: Annotated[Path, typer.Option(help="The folder of the model that training started from.")],
+    out: Annotated[Path, typer.Option(help="The model folder to write; new.")],
+    dtype: Annotated[str, typer.Option(help="Of the weights: base, bfloat16, float16 or float32.")] = "base",
+    debug: Debug = False,
+) -> None:
+    """Make another trainer's export a whole model folder: template, tokenizer, dtype and architecture.
+
+    Example: rinr repair exports/global_step_30/policy --base models/m0 --out models/m1
+    """
+    from flows.repair import repair_folder
+
+    try:
+        repair_folder(export, base, out, dtype, typer.echo)
+    except Exception as error:
+        report_and_exit(error, debug=debug)
+
+
+@app.command()
 def replay(
     episode: Annotated[
         str | None, typer.Argument(help="An episode's id or its first digits, or a file (FILE#3 for a line).")

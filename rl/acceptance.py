@@ -4,17 +4,14 @@ Each check raises `ExportRefused` with its own reason. The checks that need epis
 Must not know how the export was made.
 """
 
-# safetensors and torch annotate these only in part:
-# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# torch annotates these only in part:
+# pyright: reportUnknownMemberType=false
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from rl.errors import ExportRefused, TrainingError
 from rl.manifest import (
@@ -26,7 +23,9 @@ from rl.manifest import (
     read_config,
     read_manifest,
 )
+from rl.weights import check_layout, tensors
 
+_TOLD_APART = {"dtype", "torch_dtype"}
 _TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 
 
@@ -54,12 +53,18 @@ def check_manifest(export_dir: Path, manifest: Manifest) -> None:
 
 
 def check_config(export_dir: Path, base_dir: Path, dtype: str) -> None:
-    """The architecture name is the base's and the dtype is the agreed one."""
+    """The architecture is the base's, by its name and its numbers, and the dtype is the agreed one."""
     exported, base = read_config(export_dir), read_config(base_dir)
     if exported.get("architectures") != base.get("architectures"):
         raise ExportRefused(
             "architecture",
             f"the base is {base.get('architectures')}, the export {exported.get('architectures')}",
+        )
+    fields = sorted((exported.keys() | base.keys()) - _TOLD_APART)
+    if other := [name for name in fields if exported.get(name) != base.get(name)]:
+        raise ExportRefused(
+            "architecture",
+            f"config.json: {other[0]} is {exported.get(other[0])!r}, the base has {base.get(other[0])!r}",
         )
     wanted = dtype_of(base) if dtype == "base" else dtype
     if dtype_of(exported) != wanted:
@@ -73,7 +78,7 @@ def chat_template_text(folder: Path) -> str | None:
             return (folder / name).read_text()
     config = folder / "tokenizer_config.json"
     value: Any = json.loads(config.read_bytes()).get("chat_template") if config.exists() else None
-    return None if value is None else json.dumps(value, sort_keys=True)
+    return value if value is None or isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
 def check_tokenizer(export_dir: Path, base_dir: Path) -> None:
@@ -94,10 +99,11 @@ def check_tokenizer(export_dir: Path, base_dir: Path) -> None:
 def check_weights(export_dir: Path, base_dir: Path) -> None:
     """Weights are readable, finite, of the base's shapes, of the config's dtype, and not the base's."""
     wanted = getattr(torch, dtype_of(read_config(export_dir)))
-    base = dict(_tensors(base_dir))
+    check_layout(export_dir)
+    base = dict(tensors(base_dir))
     names: set[str] = set()
     differs = False
-    for name, tensor in _tensors(export_dir):
+    for name, tensor in tensors(export_dir):
         names.add(name)
         if name not in base or base[name].shape != tensor.shape:
             raise ExportRefused("architecture", f"the base has no {name} of shape {list(tensor.shape)}")
@@ -116,16 +122,3 @@ def check_weights(export_dir: Path, base_dir: Path) -> None:
             "no weight differs from the base: no update had a signal, or the learning rate is below what "
             f"{wanted} can hold; see the zero-variance groups in progress.jsonl",
         )
-
-
-def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ExportRefused("weights_unreadable", f"{folder} has no safetensors file")
-    for path in files:
-        try:
-            with safe_open(path, framework="pt") as handle:
-                for name in handle.keys():  # noqa: SIM118 (no mapping, only looks like one)
-                    yield name, handle.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise ExportRefused("weights_unreadable", f"{path.name}: {error}") from error

@@ -8,6 +8,8 @@ not know how the model was trained.
 import os
 import shutil
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +26,52 @@ _MAXIMUM_SHARD = "4GB"
 
 def write_export(model: Any, base_dir: Path, out_dir: Path, *, dtype: ExportDtype = "base") -> Manifest:
     """Write the model as `out_dir`, whole or not at all. Raises `TrainingError` if `out_dir` exists."""
+    with staged(out_dir) as staging:
+        wanted = target_dtype(base_dir, dtype)
+        _write_weights(model, staging, wanted)
+        # After the weights: `save_pretrained` writes a config of its own beside them.
+        carry_over(base_dir, staging, wanted)
+        if not (staging / "generation_config.json").exists():
+            model.generation_config.save_pretrained(staging)
+        return seal(staging)
+
+
+@contextmanager
+def staged(out_dir: Path) -> Generator[Path]:
+    """A folder beside `out_dir` that becomes it when the body ends well, and vanishes when it does not."""
     if out_dir.exists():
         raise TrainingError(f"an export exists at {out_dir}: choose a new folder")
-    config = read_config(base_dir)
-    wanted = dtype_of(config) if dtype == "base" else dtype
     out_dir.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}-", dir=out_dir.parent))
     try:
-        _write_weights(model, staging, wanted)
-        for path in carried_files(base_dir):
-            shutil.copyfile(path, staging / path.name)
-        if not (staging / "generation_config.json").exists():
-            model.generation_config.save_pretrained(staging)
-        if wanted != dtype_of(config):
-            # Some folders name it twice, for old and new readers: both must tell the truth.
-            keys = [key for key in ("dtype", "torch_dtype") if key in config] or ["dtype"]
-            (staging / "config.json").write_bytes(canonical_json({**config, **dict.fromkeys(keys, wanted)}))
-        manifest = describe_folder(staging)
-        (staging / MANIFEST).write_bytes(canonical_json(manifest.model_dump(mode="json")))
+        yield staging
         _sync(staging)
         staging.rename(out_dir)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
+
+
+def target_dtype(base_dir: Path, dtype: ExportDtype) -> str:
+    """The dtype of an export's weights by its name in torch."""
+    return dtype_of(read_config(base_dir)) if dtype == "base" else dtype
+
+
+def carry_over(base_dir: Path, staging: Path, dtype: str) -> None:
+    """Copy the base's configs, tokenizer files and chat template; the config says `dtype`."""
+    for path in carried_files(base_dir):
+        shutil.copyfile(path, staging / path.name)
+    config = read_config(base_dir)
+    if dtype != dtype_of(config):
+        # Some folders name it twice, for old and new readers: both must tell the truth.
+        keys = [key for key in ("dtype", "torch_dtype") if key in config] or ["dtype"]
+        (staging / "config.json").write_bytes(canonical_json({**config, **dict.fromkeys(keys, dtype)}))
+
+
+def seal(folder: Path) -> Manifest:
+    """Write the manifest of what the folder holds."""
+    manifest = describe_folder(folder)
+    (folder / MANIFEST).write_bytes(canonical_json(manifest.model_dump(mode="json")))
     return manifest
 
 
