@@ -16,6 +16,7 @@ RefusalReason = Literal[
     "weights_not_finite",
     "weights_equal_base",
     "panel",
+    "vllm",
     "coverage",
     "empty_generations",
 ]

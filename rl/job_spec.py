@@ -128,6 +128,8 @@ class JobResult(_Frozen):
     """Where the next cycle's draw begins."""
     rounding_gap: float
     """Largest change of a panel log-probability by rounding weights to the export's dtype."""
+    engine_gap: float
+    """Largest difference in log-probability between trainer and rollout engine on the panel."""
     seconds: float
     peak_memory_bytes: int
 
@@ -140,6 +142,41 @@ class ValidationJob(EpisodeSetup):
     panel: Path
     export_dtype: ExportDtype = "float32"
     """What the job was told."""
+    vllm: Literal["auto", "off"] = "auto"
+    """`auto`: vLLM, where it can be imported, must load the export and score the panel too."""
+
+
+class PanelGaps(_Frozen):
+    """How far apart two scorers of the panel were at most, in log-probability."""
+
+    trainer_export: float
+    engine_export: float
+    """Between rollout engine and loaded export, on what the engine said itself."""
+    trainer_engine: float
+
+
+class VllmCheck(_Frozen):
+    """What vLLM made of an export."""
+
+    version: str
+    mean_gap: float
+    """Mean absolute difference in log-probability to the trainer, over the panel."""
+    max_gap: float
+    generated_tokens: int
+
+
+class Loaded(_Frozen):
+    """What was accepted as a model, and by which numbers."""
+
+    architecture: str
+    dtype: str
+    tokenizer: str
+    """Digest of tokenizer, chat template and named special tokens together: what encodes prompts."""
+    chat_template: str
+    """Digest of the template's text."""
+    gaps: PanelGaps
+    vllm: VllmCheck | None
+    """None where vLLM is not installed, or was switched off."""
 
 
 class ValidationResult(_Frozen):
@@ -149,11 +186,10 @@ class ValidationResult(_Frozen):
     detail: str = ""
     model: str | None = None
     """Digest of the checked manifest."""
+    loaded: Loaded | None = None
     evaluation: Evaluation | None = None
     """First answers on the whole Test split by the loaded export."""
     episodes: Path | None = None
     """The graded episodes, one JSON a line. Private."""
-    panel_gap: float | None = None
-    """Largest difference in log-probability between trainer and loaded export."""
     generated_tokens: int = 0
     seconds: float = 0.0

@@ -1,28 +1,48 @@
-"""A fixed panel of token sequences, scored by the trainer and again by the loaded export (EXP-03).
+"""A fixed panel of token sequences, scored by trainer, rollout engine and loaded export (EXP-03).
 
 The trainer scores it twice: with its own float32 weights, and with the same weights rounded to the export's
 dtype. A faithful export reproduces the second to numerical noise; the distance to the first is what rounding
-costs, and is reported.
+costs, and is reported. Then the rollout engine, with the rounded weights too, says something of its own: how
+probable it held that is compared with both, so that all three are known to be one policy.
 Must not know episodes or rewards.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import nn
 
+from broker.model import Completion, Sampling
 from rl.embedded.scoring import row_logprobs
 from rl.errors import ExportRefused
+from rl.job_spec import PanelGaps
 from rl.rows import Row, TrajectoryId
 
 PANEL_TOKENS = 96
 """Longest panel sequence."""
+SPOKEN_TOKENS = 16
+"""What the rollout engine says to each panel sequence, at most."""
 PANEL_TOLERANCE = 1e-3
-"""Largest allowed difference in log-probability between trainer (rounded weights) and loaded export, both
-computed in float32. Measured on a 135 M Llama: 0.0 with the same thread count, 2.5e-5 otherwise."""
+"""Largest allowed difference in log-probability between any two of trainer (rounded weights), rollout engine
+and loaded export, all computed in float32. Measured on a 135 M Llama between trainer and export: 0.0 with the
+same thread count, 2.5e-5 otherwise."""
+
+Scores = tuple[tuple[float, ...], ...]
+
+
+class Spoken(BaseModel):
+    """What the rollout engine said to one sequence, and what it and the trainer made of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    engine: tuple[float, ...]
+    """Log-probability of each completion token, as sampled."""
+    trainer: tuple[float, ...]
 
 
 class Panel(BaseModel):
@@ -31,29 +51,46 @@ class Panel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     sequences: tuple[tuple[int, ...], ...]
-    full: tuple[tuple[float, ...], ...]
+    full: Scores
     """By the trainer, float32 weights."""
-    rounded: tuple[tuple[float, ...], ...]
+    rounded: Scores
     """By the trainer, weights rounded to the export's dtype."""
+    spoken: tuple[Spoken, ...] = ()
+    """By the rollout engine, rounded weights."""
 
     def rounding_gap(self) -> float:
         """Largest change of a log-probability by rounding the weights."""
         return _largest_gap(self.full, self.rounded)
 
+    def engine_gap(self) -> float:
+        """Largest difference between trainer and rollout engine."""
+        return _largest_gap([item.engine for item in self.spoken], [item.trainer for item in self.spoken])
 
-def score_panel(model: nn.Module, sequences: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
+
+class Speaker(Protocol):
+    """The rollout engine: gives a future of one completion."""
+
+    def submit(self, prompt_ids: Sequence[int], sampling: Sampling) -> "Any": ...
+
+
+def score_panel(model: nn.Module, sequences: Sequence[Sequence[int]]) -> Scores:
     """Log-probabilities of each sequence's tokens after the first, one plain forward pass each."""
+    return _score(model, [(tuple(ids[:1]), tuple(ids[1:])) for ids in sequences])
+
+
+def _score(model: nn.Module, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Scores:
     with torch.no_grad():
         return tuple(
-            tuple(float(value) for value in row_logprobs(model, _panel_row(tuple(ids)))) for ids in sequences
+            tuple(float(value) for value in row_logprobs(model, _panel_row(prompt, completion)))
+            for prompt, completion in pairs
         )
 
 
-def _panel_row(ids: tuple[int, ...]) -> Row:
-    size = len(ids) - 1
+def _panel_row(prompt: tuple[int, ...], completion: tuple[int, ...]) -> Row:
+    size = len(completion)
     return Row(
-        prompt_ids=ids[:1],
-        completion_ids=ids[1:],
+        prompt_ids=prompt,
+        completion_ids=completion,
         rollout_logprobs=(0.0,) * size,
         loss_mask=(1,) * size,
         rewards=(0.0,) * size,
@@ -74,25 +111,56 @@ def make_panel(model: nn.Module, sequences: Sequence[Sequence[int]], dtype: str)
     return Panel(sequences=cut, full=full, rounded=score_panel(model, cut))
 
 
+def hear_engine(panel: Panel, engine: Speaker, model: nn.Module, *, longest: int) -> Panel:
+    """The panel with what the engine says to each sequence; it must be serving `model`, already rounded.
+
+    `longest`: prompt plus completion that the engine takes.
+    """
+    prompts = [ids[: max(1, longest - SPOKEN_TOKENS)] for ids in panel.sequences]
+    waiting = [
+        engine.submit(ids, Sampling(temperature=1.0, seed=number, max_tokens=SPOKEN_TOKENS))
+        for number, ids in enumerate(prompts)
+    ]
+    said: list[Completion] = [future.result() for future in waiting]
+    pairs = [(prompt, completion.token_ids) for prompt, completion in zip(prompts, said, strict=True)]
+    spoken = tuple(
+        Spoken(prompt_ids=prompt, completion_ids=ids, engine=completion.logprobs, trainer=scores)
+        for (prompt, ids), completion, scores in zip(pairs, said, _score(model, pairs), strict=True)
+    )
+    return panel.model_copy(update={"spoken": spoken})
+
+
 def read_panel(path: Path) -> Panel:
     return Panel.model_validate_json(path.read_bytes())
 
 
-def check_panel(panel: Panel, model: Any, tolerance: float = PANEL_TOLERANCE) -> float:
-    """Score with the loaded export; the largest gap, or `ExportRefused` above the tolerance."""
-    gap = _largest_gap(panel.rounded, score_panel(model, panel.sequences))
-    if not gap <= tolerance:
+def check_panel(panel: Panel, model: Any, tolerance: float = PANEL_TOLERANCE) -> PanelGaps:
+    """Score with the loaded export; the gaps, or `ExportRefused` for one above the tolerance."""
+    heard = _score(model, [(item.prompt_ids, item.completion_ids) for item in panel.spoken])
+    sequences = score_panel(model, panel.sequences)
+    gaps = PanelGaps(
+        trainer_export=_largest_gap(
+            [*panel.rounded, *(item.trainer for item in panel.spoken)], [*sequences, *heard]
+        ),
+        engine_export=_largest_gap([item.engine for item in panel.spoken], heard),
+        trainer_engine=panel.engine_gap(),
+    )
+    # Asked this way, NaN is not agreement.
+    if not all(gap <= tolerance for gap in (gaps.trainer_export, gaps.engine_export, gaps.trainer_engine)):
         raise ExportRefused(
             "panel",
-            f"trainer and export differ by {gap:.2g} in log-probability, allowed {tolerance:g}",
+            f"log-probabilities differ by {gaps.trainer_export:.2g} between trainer and export, "
+            f"{gaps.engine_export:.2g} between rollout engine and export, {gaps.trainer_engine:.2g} between "
+            f"trainer and rollout engine; allowed {tolerance:g}",
         )
-    return gap
+    return gaps
 
 
 def _largest_gap(left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]) -> float:
-    pairs = [
-        (one, other)
+    gaps = [
+        abs(one - other)
         for ours, theirs in zip(left, right, strict=True)
         for one, other in zip(ours, theirs, strict=True)
     ]
-    return max((abs(one - other) for one, other in pairs), default=0.0)
+    # `max` alone would lose a NaN that is not the first.
+    return float("nan") if any(gap != gap for gap in gaps) else max(gaps, default=0.0)

@@ -17,9 +17,11 @@ from broker.errors import ModelUnavailable
 from broker.evaluation import CoverageError, Evaluation, evaluate
 from broker.harness import Harness
 from broker.record import GradedEpisode
-from rl.acceptance import check_export
+from catalog.digest import digest_bytes
+from rl import vllm_check
+from rl.acceptance import chat_template_text, check_export
 from rl.errors import ExportRefused, TrainingError
-from rl.job_spec import EPISODES, RESULT, ValidationJob, ValidationResult
+from rl.job_spec import EPISODES, RESULT, Loaded, ValidationJob, ValidationResult, VllmCheck
 from rl.manifest import Manifest
 from rl.panel import check_panel, read_panel
 from rl.process import run_main
@@ -42,12 +44,17 @@ def check_generations(episodes: Sequence[GradedEpisode]) -> int:
 
 
 async def measure(
-    job: ValidationJob, engine: EmbeddedEngine, broker: Broker, manifest: Manifest, progress: Progress
+    job: ValidationJob,
+    engine: EmbeddedEngine,
+    broker: Broker,
+    manifest: Manifest,
+    progress: Progress,
+    vllm: VllmCheck | None = None,
 ) -> ValidationResult:
     """Panel and Test with the loaded export. Raises `ExportRefused`."""
     started = time.perf_counter()
     await asyncio.to_thread(engine.pause)
-    gap = check_panel(read_panel(job.panel), engine.model)
+    gaps = check_panel(read_panel(job.panel), engine.model)
     engine.resume()
     total = len(broker.release.split("test"))
     done = 0
@@ -65,7 +72,14 @@ async def measure(
         model=manifest.digest,
         evaluation=evaluation,
         episodes=path,
-        panel_gap=gap,
+        loaded=Loaded(
+            architecture=manifest.architecture,
+            dtype=manifest.dtype,
+            tokenizer=broker.template.digest,
+            chat_template=digest_bytes((chat_template_text(job.export) or "").encode()),
+            gaps=gaps,
+            vllm=vllm,
+        ),
         generated_tokens=tokens,
         seconds=time.perf_counter() - started,
     )
@@ -90,11 +104,13 @@ def _load(job: ValidationJob) -> EmbeddedEngine:
 async def validate(job: ValidationJob, progress: Progress) -> ValidationResult:
     """All checks, cheapest first. Raises `ExportRefused`."""
     manifest = check_export(job.export, job.base_model, dtype=job.export_dtype)
+    # Before the engine is loaded: on a GPU the two would not fit beside each other.
+    vllm = await vllm_check.check(job) if job.vllm == "auto" and vllm_check.importable() else None
     sandboxes = open_sandboxes(job)
     engine = _load(job)
     try:
         async with open_broker(job, engine, job.export, sandboxes) as broker:
-            return await measure(job, engine, broker, manifest, progress)
+            return await measure(job, engine, broker, manifest, progress, vllm)
     finally:
         engine.close()
 

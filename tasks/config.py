@@ -131,6 +131,8 @@ class TrainerConfig(_Config):
     """`inline`: the run claims its own handoff request. `worker`: it waits for `rinr worker`."""
     lease_seconds: Annotated[float, Field(gt=0)] = 120.0
     """A claim that is not renewed for so long may be taken by another worker (HAND-02)."""
+    vllm: Literal["auto", "off"] = "auto"
+    """`auto`: where vLLM can be imported, it too must load each export and score the panel (EXP-03)."""
 
     @model_validator(mode="after")
     def _forks_on_cpu(self) -> Self:

@@ -27,10 +27,10 @@ from rl.launch import run_job, validate_export
 from tasks.measure import RETRIES, put_jsonl, record_measurement
 from tasks.session import Session, current
 from tasks.stage import StageKey, run_stage
-from tasks.values import Measured, Trained
+from tasks.values import Measured, Trained, Validated
 
 TRAIN_VERSION: Final = 1
-VALIDATE_VERSION: Final = 1
+VALIDATE_VERSION: Final = 2
 _RESULT_POLL_SECONDS: Final = 1.0
 
 
@@ -186,6 +186,7 @@ async def validate_request(session: Session, request: str, trained: Trained) -> 
             export=session.model_folder(trained.export),
             base_model=_model_folder(session, wanted["model"]),
             panel=_panel_file(session, trained),
+            vllm=session.config.trainer.vllm,
         )
         started = time.monotonic()
         total = len(session.release.split("test"))
@@ -195,6 +196,7 @@ async def validate_request(session: Session, request: str, trained: Trained) -> 
             )
         assert result.evaluation is not None
         assert result.episodes is not None
+        assert result.loaded is not None
         measured = Measured(
             record=session.store.put_record("evaluation", 1, result.evaluation.model_dump(mode="json")),
             episodes=put_jsonl(session.store, result.episodes.read_bytes()),
@@ -202,19 +204,21 @@ async def validate_request(session: Session, request: str, trained: Trained) -> 
         record_measurement(
             session, "export_test", cycle, 0, trained.export, result.evaluation, measured, key, -1, started
         )
-        return session.store.put_record("measured", 1, measured.model_dump(mode="json"))
+        validated = Validated(measured=measured, proof=result.loaded.model_dump(mode="json"))
+        return session.store.put_record("validated", 1, validated.model_dump(mode="json"))
 
     done = await run_stage(
         session.catalog, session.store, session.run_id, key, body, cycle=cycle, role="export_test"
     )
     if session.catalog.result(request) is None:
-        measured = Measured.model_validate(session.store.get_record(done.output.digest, "measured"))
+        validated = Validated.model_validate(session.store.get_record(done.output.digest, "validated"))
         result = build_result(
             wanted,
             request_digest=request,
             model=trained.export.digest,
-            evaluation=measured.record.digest,
+            evaluation=validated.measured.record.digest,
             model_size=trained.export.size,
+            proof=validated.proof,
         )
         session.catalog.publish_result(request, session.claims[request], result)
 

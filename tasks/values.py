@@ -58,6 +58,14 @@ class Measured(_Value):
     """The graded episodes. Private: only the report and replay read them."""
 
 
+class Validated(_Value):
+    """An export that another process has loaded, checked and measured."""
+
+    measured: Measured
+    proof: dict[str, Any]
+    """What was loaded, and how far trainer, rollout engine and export were apart (`rl.job_spec.Loaded`)."""
+
+
 class Trained(_Value):
     """A finished training: an export that nothing has accepted yet."""
 

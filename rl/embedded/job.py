@@ -25,7 +25,7 @@ from rl.errors import TrainingError
 from rl.export import write_export
 from rl.job_spec import EXPORT, PANEL, RESULT, Job, JobResult, UpdateReport
 from rl.order import draw_batch, training_order, training_tasks
-from rl.panel import make_panel
+from rl.panel import hear_engine, make_panel
 from rl.process import run_main
 from rl.rows import reward_of
 from rl.services import Progress, open_broker, open_engine, open_sandboxes, write_atomically
@@ -138,6 +138,9 @@ def _finish(
         for task in broker.release.split("train")[: job.panel_sequences]
     ]
     panel = make_panel(engine.model, prompts, manifest.dtype)
+    engine.resume()
+    panel = hear_engine(panel, engine, engine.model, longest=engine.max_length)
+    engine.pause()
     write_atomically(job.folder / PANEL, panel.model_dump_json())
     return JobResult(
         export=export,
@@ -148,6 +151,7 @@ def _finish(
         updates=tuple(reports),
         cursor=cursor,
         rounding_gap=panel.rounding_gap(),
+        engine_gap=panel.engine_gap(),
         seconds=time.perf_counter() - started,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )

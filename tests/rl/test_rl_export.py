@@ -7,14 +7,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
+from catalog.store import Store
 from rl.acceptance import check_export
 from rl.errors import ExportRefused, TrainingError
 from rl.export import write_export
 from rl.manifest import MANIFEST, describe_folder, read_manifest
-from rl.panel import Panel, check_panel, make_panel
+from rl.panel import Panel, Spoken, check_panel, make_panel, score_panel
+from rl.weights import INDEX, WEIGHTS
 from tests.fixtures.episodes import TINY_MODEL
-
-WEIGHTS = "model.safetensors"
 
 
 def trained_model() -> LlamaForCausalLM:
@@ -177,17 +177,106 @@ def test_the_panel_agrees_for_a_faithful_export_and_catches_one_changed_weight(t
     assert 0 < panel.rounding_gap() < 0.1
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "export", dtype=torch.float32)
     stored = Panel.model_validate_json(panel.model_dump_json())
-    assert check_panel(stored, loaded) < 1e-5
+    assert check_panel(stored, loaded).trainer_export < 1e-5
     with torch.no_grad():
         loaded.model.layers[1].mlp.down_proj.weight[0, 0] += 0.5
     with pytest.raises(ExportRefused, match="panel"):
         check_panel(stored, loaded)
 
 
-def test_a_panel_of_numbers_that_are_not_finite_is_refused() -> None:
+@pytest.mark.parametrize("token", [5, 50])
+def test_one_number_of_the_panel_that_is_not_finite_is_enough_to_refuse(token: int) -> None:
+    # Of the first or of the last sequence: NaN must not get lost beside larger numbers.
     model = trained_model()
-    panel = make_panel(model, [range(3, 20)], "float32")
+    panel = make_panel(model, [range(3, 20), range(40, 60)], "float32")
+    assert check_panel(panel, model).trainer_export == 0.0
     with torch.no_grad():
-        model.model.norm.weight[0] = torch.nan
+        untied = model.model.embed_tokens.weight.clone()
+        untied[token] = torch.nan
+        model.model.embed_tokens.weight = torch.nn.Parameter(untied)
     with pytest.raises(ExportRefused, match="panel"):
         check_panel(panel, model)
+
+
+@pytest.mark.spec("EXP-03")
+def test_a_trainer_and_a_rollout_engine_that_disagree_are_refused_though_the_export_is_faithful() -> None:
+    model = trained_model()
+    panel = make_panel(model, [range(3, 20)], "float32")
+    scores = score_panel(model, [range(3, 20)])[0]
+    honest = Spoken(prompt_ids=(3,), completion_ids=tuple(range(4, 20)), engine=scores, trainer=scores)
+    assert check_panel(panel.model_copy(update={"spoken": (honest,)}), model).engine_export < 1e-5
+    other = honest.model_copy(update={"engine": (scores[0] - 0.01, *scores[1:])})
+    with pytest.raises(ExportRefused, match=r"0.01 between rollout engine and export, 0.01 between trainer"):
+        check_panel(panel.model_copy(update={"spoken": (other,)}), model)
+
+
+@pytest.mark.spec("EXP-03")
+def test_other_numbers_under_the_same_architecture_name_are_refused(export: Path) -> None:
+    config = json.loads((export / "config.json").read_text())
+    (export / "config.json").write_text(json.dumps({**config, "num_key_value_heads": 4}))
+    seal(export)
+    assert refusal(export).reason == "architecture"
+    assert "num_key_value_heads is 4, the base has 2" in str(refusal(export))
+
+
+@pytest.mark.spec("EXP-03")
+def test_weights_under_another_name_than_a_loader_reads_are_refused(export: Path) -> None:
+    (export / WEIGHTS).rename(export / "weights.safetensors")
+    seal(export)
+    assert refusal(export).reason == "weights_unreadable"
+    shutil.copy(export / "weights.safetensors", export / WEIGHTS)
+    seal(export)
+    assert "weights.safetensors, which no loader reads" in str(refusal(export))
+
+
+@pytest.mark.spec("EXP-03")
+def test_shards_are_read_by_their_index_and_refused_where_it_is_wrong(export: Path) -> None:
+    shard(export)
+    seal(export)
+    check_export(export, TINY_MODEL)
+    loaded = AutoModelForCausalLM.from_pretrained(export)
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.equal(loaded(ids).logits, trained_model()(ids).logits)
+    index = json.loads((export / INDEX).read_text())
+    places = index["weight_map"]
+    swapped = {**places, "model.norm.weight": "model-00001-of-00002.safetensors"}
+    (export / INDEX).write_text(json.dumps({**index, "weight_map": swapped}))
+    seal(export)
+    assert "says that model.norm.weight is in model-00001" in str(refusal(export))
+    (export / INDEX).write_text(json.dumps(index))
+    (export / "model-00002-of-00002.safetensors").unlink()
+    seal(export)
+    assert "misses the shard model-00002-of-00002.safetensors" in str(refusal(export))
+    (export / INDEX).write_text("[]")
+    seal(export)
+    assert "no index of shards" in str(refusal(export))
+
+
+def shard(folder: Path) -> None:
+    """Split the weights of a folder into two files and an index."""
+    tensors = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    names = sorted(tensors)
+    places = {}
+    for number, part in enumerate((names[:5], names[5:]), start=1):
+        file = f"model-{number:05}-of-00002.safetensors"
+        save_file({name: tensors[name] for name in part}, folder / file, metadata={"format": "pt"})
+        places |= dict.fromkeys(part, file)
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}))
+
+
+@pytest.mark.spec("EXP-01")
+def test_an_exports_identity_as_a_tree_follows_every_byte_and_survives_the_store(
+    original: Path, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "store")
+    first = store.put_tree(original)
+    write_export(trained_model(), TINY_MODEL, tmp_path / "again")
+    assert store.put_tree(tmp_path / "again") == first
+    store.checkout_tree(first.digest, tmp_path / "out")
+    assert check_export(tmp_path / "out", TINY_MODEL) == read_manifest(original)
+    for name in sorted(path.name for path in original.iterdir()):
+        other = Path(shutil.copytree(original, tmp_path / f"changed-{name}"))
+        data = (other / name).read_bytes()
+        (other / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        assert store.put_tree(other).digest != first.digest

@@ -12,12 +12,15 @@ from rl_samples import call, episode
 
 from broker.engine.engine import EmbeddedEngine
 from broker.harness import Harness
+from broker.template import ChatTemplate
+from catalog.digest import digest_file
 from rl.contract import RlContract
 from rl.embedded.job import train
 from rl.embedded.rollout import collect, plan_attempts
 from rl.errors import ExportRefused, TrainingError
 from rl.job_spec import EPISODES, PROGRESS, Job, JobResult
 from rl.manifest import read_manifest
+from rl.panel import read_panel
 from rl.services import Progress, open_broker, open_engine
 from rl.validate import check_generations, measure
 from rl.validate import validate as validate_all
@@ -63,6 +66,10 @@ async def test_two_updates_train_on_fresh_episodes_and_leave_an_export(
     assert result.packing == "tree"
     assert result.cursor == 8
     assert result.rounding_gap == 0.0
+    panel = read_panel(result.panel)
+    assert len(panel.spoken) == len(panel.sequences) > 0
+    assert all(item.completion_ids for item in panel.spoken)
+    assert result.engine_gap == panel.engine_gap() < 1e-4
     assert [event["update"] for event in events(job.folder, "update")] == [1, 2]
     assert len(events(job.folder, "episode")) == 32
 
@@ -152,8 +159,12 @@ async def test_validation_measures_the_whole_test_split_with_the_loaded_export(
     assert {item.task_id for item in accepted.evaluation.outcomes} == {
         task.id for task in release().split("test")
     }
-    assert accepted.panel_gap is not None
-    assert accepted.panel_gap < 1e-5
+    assert accepted.loaded is not None
+    gaps = accepted.loaded.gaps
+    assert max(gaps.trainer_export, gaps.engine_export, gaps.trainer_engine) < 1e-4
+    assert (accepted.loaded.architecture, accepted.loaded.dtype) == ("LlamaForCausalLM", "float32")
+    assert accepted.loaded.tokenizer == ChatTemplate.load(rl_jobs.base_model()).digest
+    assert accepted.loaded.chat_template == digest_file(rl_jobs.base_model() / "chat_template.jinja")
     assert accepted.generated_tokens > 0
     assert len((check.folder / EPISODES).read_text().splitlines()) == 4
 
