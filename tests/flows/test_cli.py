@@ -14,7 +14,17 @@ RUNNER = CliRunner()
 
 
 @pytest.mark.parametrize(
-    "command", [["run"], ["evaluate"], ["worker"], ["report"], ["doctor"], ["replay"], ["release", "verify"]]
+    "command",
+    [
+        ["run"],
+        ["evaluate"],
+        ["worker"],
+        ["report"],
+        ["doctor"],
+        ["replay"],
+        ["repair"],
+        ["release", "verify"],
+    ],
 )
 def test_every_command_has_help_with_an_example(command: list[str]) -> None:
     shown = RUNNER.invoke(app, [*command, "--help"])

@@ -142,7 +142,7 @@ def test_the_cursor_moves_through_the_train_tasks_across_phases(finished: Finish
     assert len(set(drawn[:6])) == 6, "no task comes twice before the list is exhausted"
 
 
-@pytest.mark.spec("HAND-01")
+@pytest.mark.spec("HAND-01", "EXP-03")
 def test_each_harness_phase_published_an_immutable_request(finished: Finished) -> None:
     requests = [
         stage.parameters["inputs"]["request"]
@@ -166,6 +166,9 @@ def test_each_harness_phase_published_an_immutable_request(finished: Finished) -
         result = finished.catalog.result(digest)
         assert result is not None
         assert result["validated"] is True
+        # How far trainer, rollout engine and loaded export were apart, and what was loaded.
+        assert all(gap <= 1e-3 for gap in result["proof"]["gaps"].values())
+        assert result["proof"]["tokenizer"].startswith("sha256:")
 
 
 @pytest.mark.spec("EVID-02")
