@@ -14,6 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 import conf
 from tasks.config import RunConfig
@@ -80,7 +81,12 @@ def validate(plain: Mapping[str, Any]) -> RunConfig:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
-        hint = _hint(name) if first["type"] == "extra_forbidden" else f" (given: {first['input']!r})"
-        raise ConfigError(
-            f"setting {name or 'combination'}: {first['msg'].removeprefix('Value error, ')}{hint}"
-        ) from error
+        raise ConfigError(f"setting {name or 'combination'}: {_problem(name, first)}") from error
+
+
+def _problem(name: str, found: ErrorDetails) -> str:
+    said = found["msg"].removeprefix("Value error, ")
+    if found["type"] == "extra_forbidden":
+        return f"{said}{_hint(name)}"
+    # A refused combination was given as a whole configuration, which says nothing on one line.
+    return said if isinstance(found["input"], dict) else f"{said} (given: {found['input']!r})"

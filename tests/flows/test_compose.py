@@ -54,3 +54,9 @@ def test_the_deployment_runs_the_laptop_recipe_as_it_is() -> None:
     deployed = yaml.safe_load((Path(__file__).parents[2] / "prefect.yaml").read_text())["deployments"]
     [cycle] = [entry for entry in deployed if entry["name"] == "cycle"]
     assert validate(cycle["parameters"]["config"]) == compose_config(["recipe=laptop"])
+
+
+def test_a_refused_combination_does_not_print_the_whole_configuration() -> None:
+    with pytest.raises(ConfigError, match="mode=model") as caught:
+        compose_config(["recipe=ci", "mode=model"])
+    assert len(str(caught.value)) < 200
