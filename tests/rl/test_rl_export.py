@@ -266,6 +266,17 @@ def shard(folder: Path) -> None:
 
 
 @pytest.mark.spec("EXP-01")
+def test_an_export_of_a_base_without_a_generation_config_has_the_models_own(tmp_path: Path) -> None:
+    base = Path(shutil.copytree(TINY_MODEL, tmp_path / "base"))
+    (base / "generation_config.json").unlink()
+    model = trained_model()
+    model.generation_config.eos_token_id = [2, 7]
+    write_export(model, base, tmp_path / "export")
+    assert json.loads((tmp_path / "export" / "generation_config.json").read_text())["eos_token_id"] == [2, 7]
+    check_export(tmp_path / "export", base)
+
+
+@pytest.mark.spec("EXP-01")
 def test_an_exports_identity_as_a_tree_follows_every_byte_and_survives_the_store(
     original: Path, tmp_path: Path
 ) -> None:

@@ -236,6 +236,20 @@ def test_a_truncated_export_is_refused_and_no_base_or_folder_is_a_clear_error(
         repaired(found, base)
 
 
+@pytest.mark.spec("EXP-01")
+def test_a_generation_config_is_the_bases_or_where_that_has_none_the_exports(found: Path, base: Path) -> None:
+    name = "generation_config.json"
+    (found / name).write_text('{"eos_token_id": [2, 7]}')
+    _, out = repaired(found, base)
+    assert (out / name).read_bytes() == (base / name).read_bytes()
+    bare = Path(shutil.copytree(base, found.parents[1] / "bare"))
+    (bare / name).unlink()
+    shutil.rmtree(out)
+    _, out = repaired(found, bare)
+    assert (out / name).read_text() == '{"eos_token_id": [2, 7]}'
+    check_export(out, bare)
+
+
 @pytest.mark.spec("EXP-01", "RL-12")
 def test_the_export_found_and_the_base_are_not_touched_and_nothing_else_is_taken_along(
     found: Path, base: Path
