@@ -231,6 +231,10 @@ def test_a_truncated_export_is_refused_and_no_base_or_folder_is_a_clear_error(
     with pytest.raises(TrainingError, match="no model folder"):
         repair_export(found, base / "missing", found.parents[1] / "out")
     (found / WEIGHTS).write_bytes(data)
+    plain = Path(shutil.copytree(base, found.parents[1] / "plain"))
+    (plain / "chat_template.jinja").unlink()
+    with pytest.raises(TrainingError, match=r"has no chat template: add chat_template\.jinja"):
+        repaired(found, plain)
     (found.parents[1] / "out").mkdir()
     with pytest.raises(TrainingError, match="choose a new folder"):
         repaired(found, base)
