@@ -383,14 +383,15 @@ class OneAtATime(SlowModel):
 async def test_waiting_in_the_hosts_queue_is_reported_and_never_charged() -> None:
     from broker.limiter import Limiter
 
-    broker = make_broker(OneAtATime(Limiter(1)), limit=8, seconds=0.5)
-    results = await broker.run_all([attempt(ASK_AND_SUBMIT) for _ in range(8)])
+    # A second of room for each episode's own tenth, for this machine may be busy.
+    broker = make_broker(OneAtATime(Limiter(1)), limit=16, seconds=1.2)
+    results = await broker.run_all([attempt(ASK_AND_SUBMIT) for _ in range(16)])
     records = [result.record for result in results if isinstance(result, GradedEpisode)]
-    assert [record.stop_reason for record in records] == ["first_answer"] * 8
-    assert max(record.queue_seconds for record in records) > 0.55, (
+    assert [record.stop_reason for record in records] == ["first_answer"] * 16
+    assert max(record.queue_seconds for record in records) > 1.25, (
         "the last one waited longer than its budget"
     )
-    assert max(record.seconds for record in records) < 0.5
+    assert max(record.seconds for record in records) < 1.2
 
 
 @pytest.mark.spec("HOST-03")

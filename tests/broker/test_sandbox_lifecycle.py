@@ -9,13 +9,14 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from broker.errors import SandboxLost
 from broker.sandbox.base import Role, SandboxFactory
 from broker.sandbox.bubblewrap import BubblewrapFactory
+from broker.sandbox.check import PROOF_LIMITS
 from broker.sandbox.docker import DockerFactory
 from broker.sandbox.factory import Kind, check_sandbox, open_factory, sweep
 from broker.sandbox.labels import process_mark
@@ -145,7 +146,10 @@ async def test_root_works_from_a_checkout_that_nobody_else_may_enter(tmp_path: P
 
 
 async def test_doctor_proves_the_isolation_from_inside(factory: SandboxFactory) -> None:
-    checks = await check_sandbox(factory)
+    # As `rinr doctor` opens it: the limits that the proofs run into.
+    proved = open_factory(cast("Kind", factory.kind), sandbox_runtime(), CACHE, PROOF_LIMITS)
+    checks = await check_sandbox(proved)
+    await proved.close()
     names = {check.name for check in checks}
     assert {"network", "lake is read-only", "processes", "open files", "escape list"} <= names
     assert {"vsock and other sockets", "memory of a process", "memory of a sandbox", "processors"} <= names
