@@ -30,9 +30,10 @@ VLLM_LOG: Final = "vllm.txt"
 _SCORES: Final = "vllm.json"
 _SECONDS: Final = 900.0
 _LOG_LINES: Final = 5
-_TOLERANCE: Final = {"float32": 0.01}
+_TOLERANCE: Final = {"float32": 0.02}
 """Mean absolute difference in log-probability to the trainer's float32; other precisions get 0.05. The exact
-comparison is `rl.panel`'s: this one tells a model that vLLM reads as another one. Set, not measured."""
+comparison is `rl.panel`'s: this one tells a model that vLLM reads as another one. vLLM 0.23 on an H200 was
+0.0058 from a float32 export of SmolLM2-135M (docs/exports.md); other precisions were not measured."""
 _ENVIRONMENT: Final = {
     # All in the one child, so that its end is the end of everything it holds.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
