@@ -3,13 +3,12 @@
 Reads references, so it belongs to the grading side. Nothing is held in memory but what the audit keeps.
 """
 
-from itertools import tee
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from verifier.audit.model import AUDIT_FILE, AUDIT_VERSION, Audit
-from verifier.audit.run import audit
+from verifier.audit.run import audit_pairs
 from verifier.layout import Header, ReleaseError, describe, read_header
 from verifier.references import ReferenceError
 from verifier.verification import paired
@@ -19,13 +18,8 @@ def audit_folder(root: Path, header: Header) -> Audit:
     """Audit the release in a folder, whose files are not verified here. Raises ReleaseError."""
     lake = root / "lake"
     try:
-        # In lockstep: the audit takes a task, then its answer.
-        tasks, answers = tee(paired(root, header))
-        return audit(
-            (task for task, _ in tasks),
-            ((task.id, reference.answer) for task, reference in answers),
-            lake if lake.is_dir() else None,
-        )
+        pairs = ((task, reference.answer) for task, reference in paired(root, header))
+        return audit_pairs(pairs, lake if lake.is_dir() else None)
     except (OSError, ReferenceError) as error:
         raise ReleaseError(f"release {header.name}: {error}") from None
 

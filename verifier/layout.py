@@ -185,7 +185,7 @@ def stream_tasks(root: Path, header: Header) -> Iterator[Task]:
     try:
         with (root / TASKS).open("rb") as handle:
             for number, line in enumerate(handle, 1):
-                task = _read_task(line, header, f"{place} {number}", last)
+                task = _read_task(line, header, place, number, last)
                 counts[task.split] += 1
                 yield task
                 last = task
@@ -196,33 +196,41 @@ def stream_tasks(root: Path, header: Header) -> Iterator[Task]:
             raise ReleaseError(f"{root}: {TASKS} has {found} {split} tasks and {HEADER} says {listed}")
 
 
-def _read_task(line: bytes, header: Header, where: str, last: Task | None) -> Task:
+def _read_task(line: bytes, header: Header, place: str, number: int, last: Task | None) -> Task:
+    """Where a task stands is put into words only when something is wrong: there may be a million."""
     try:
         task = Task.model_validate_json(line)
     except ValidationError as error:
-        raise ReleaseError(f"{where}: {describe(error)}") from None
-    where += f", task {task.id!r}"
-    if last is not None and task.id == last.id:
-        raise ReleaseError(f"{where}: appears twice, in {last.split} and in {task.split}")
-    if last is not None and task.id < last.id:
-        raise ReleaseError(f"{where}: tasks are in order of id, and it comes after {last.id!r}")
-    _check_task(task, header, where)
+        raise ReleaseError(f"{place} {number}: {describe(error)}") from None
+    problem = _order_problem(task, last) or _task_problem(task, header)
+    if problem:
+        raise ReleaseError(f"{place} {number}, task {task.id!r}: {problem}")
     return task
 
 
-def _check_task(task: Task, header: Header, where: str) -> None:
+def _order_problem(task: Task, last: Task | None) -> str:
+    if last is None or task.id > last.id:
+        return ""
+    if task.id == last.id:
+        return f"appears twice, in {last.split} and in {task.split}"
+    return f"tasks are in order of id, and it comes after {last.id!r}"
+
+
+def _task_problem(task: Task, header: Header) -> str:
     if "/" in task.id or "\\" in task.id or task.id.startswith("."):
-        raise ReleaseError(f"{where}: an id is one plain file name")
+        return "an id is one plain file name"
     if task.subtopic not in header.families.get(task.family, ()):
-        raise ReleaseError(f"{where}: {task.family}/{task.subtopic} is not declared in {HEADER} families")
+        return f"{task.family}/{task.subtopic} is not declared in {HEADER} families"
+    options = task.options
     is_letter = task.answer_format is AnswerFormat.LETTER
-    if is_letter != bool(task.options) or len(task.options) == 1 or len(task.options) > len(LETTERS):
-        raise ReleaseError(f"{where}: options belong to the letter format, 2 to {len(LETTERS)} of them")
-    if task.options and len({" ".join(text.casefold().split()) for text in task.options}) < len(task.options):
-        raise ReleaseError(f"{where}: two options have the same text")
+    if is_letter != bool(options) or len(options) == 1 or len(options) > len(LETTERS):
+        return f"options belong to the letter format, 2 to {len(LETTERS)} of them"
+    if options and len({" ".join(text.casefold().split()) for text in options}) < len(options):
+        return "two options have the same text"
     for name in task.files:
         if f"public/assets/{task.id}/{name}" not in header.payload:
-            raise ReleaseError(f"{where}: its file {name!r} is not in {HEADER}")
+            return f"its file {name!r} is not in {HEADER}"
+    return ""
 
 
 def describe(error: ValidationError) -> str:

@@ -26,8 +26,13 @@ def audit(tasks: Iterable[Task], answers: Iterable[tuple[str, str]], lake: Path 
     code; a task may have none. Both are read once and never held. `lake` is the folder of lake files. Raises
     ReleaseError when the answers are not in the order of the tasks.
     """
+    return audit_pairs(_joined(tasks, answers), lake)
+
+
+def audit_pairs(pairs: Iterable[tuple[Task, str]], lake: Path | None = None) -> Audit:
+    """`audit` of tasks that come with their answers; an empty one is none."""
     gatherer, baselines, held = Gatherer(), Baselines(), Answers()
-    for task, answer in _joined(tasks, answers):
+    for task, answer in pairs:
         question = question_of(task)
         right = LETTERS.find(answer) if task.options and len(answer) == 1 else -1
         position = right if right >= 0 else None
