@@ -8,9 +8,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from report.numbers import percent
+from report.pages import environment
 from verifier.audit.flags import RULES
 from verifier.audit.model import SPLIT_ORDER, Audit
 from verifier.task import Split
@@ -18,28 +16,24 @@ from verifier.task import Split
 
 def render(name: str, digest: str, audit: Audit) -> str:
     """The page as text; equal audits give equal pages."""
-    environment = Environment(
-        loader=PackageLoader("report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["percent"] = percent
     counts = audit.balance.counts
     sizes: dict[Split, int] = {split: sum(row.of(split) for row in counts) for split in SPLIT_ORDER}
     splits: list[Split] = [split for split in SPLIT_ORDER if sizes[split]]
     used = {item.rule for split in audit.baselines for item in split.baselines}
-    return environment.get_template("audit.html").render(
-        name=name,
-        digest=digest,
-        audit=audit,
-        rules=RULES,
-        shown_rules=[rule for rule in RULES if rule in used],
-        splits=splits,
-        sizes=sizes,
-        largest=max(row.of(split) / sizes[split] for row in counts for split in splits),
-        notes=[flag for flag in audit.flags if flag.level == "note"],
+    return (
+        environment()
+        .get_template("audit.html")
+        .render(
+            name=name,
+            digest=digest,
+            audit=audit,
+            rules=RULES,
+            shown_rules=[rule for rule in RULES if rule in used],
+            splits=splits,
+            sizes=sizes,
+            largest=max(row.of(split) / sizes[split] for row in counts for split in splits),
+            notes=[flag for flag in audit.flags if flag.level == "note"],
+        )
     )
 
 

@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from report.changes import count
@@ -26,7 +25,7 @@ from report.data import (
 )
 from report.figures import figures
 from report.headline import headline
-from report.numbers import duration, percent
+from report.pages import environment
 from report.step_view import StepView
 
 _CAPTIONS: Final = {
@@ -47,23 +46,10 @@ _TEXTS_SHOWN: Final = 3
 """Texts of a dry run that stand open on a step's page; the others are folded."""
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["percent"] = percent
-    environment.filters["duration"] = duration
-    return environment
-
-
 def render(view: RunView) -> str:
     """The page as text; equal views give equal pages."""
     return (
-        _environment()
+        environment()
         .get_template("report.html")
         .render(
             view=view,
@@ -86,7 +72,7 @@ def render_step(view: RunView, decision: Decision, step: StepView) -> str:
     cards = [(item, step.card(item.index)) for item in compared]
     spending = [("Parent", step.parent_spent), *((f"Candidate {i.index}", c.spent) for i, c in cards if c)]
     return (
-        _environment()
+        environment()
         .get_template("step.html")
         .render(
             view=view,

@@ -178,12 +178,6 @@ _FIELDS: Final[Mapping[str, Callable[[str, object], Any]]] = {
 }
 
 
-def load_references(path: Path, tasks: Mapping[str, _Task]) -> dict[str, Reference]:
-    """Read the references of exactly these tasks. Raises ReferenceError naming file, line and task."""
-    ordered = (tasks[task_id] for task_id in sorted(tasks))
-    return {task.id: reference for task, reference in pair_references(path, ordered)}
-
-
 def pair_references(path: Path, tasks: Iterable[_Task]) -> Iterator[tuple[_Task, Reference]]:
     """Each task with its reference, both in order of id; nothing is held in memory.
 

@@ -107,11 +107,6 @@ class Release:
         """Digest of the grading code's version and of the reference file (which is not read)."""
         return digest_json({"grading": GRADING_VERSION, "references": self.header.payload[REFERENCES].digest})
 
-    def shared_groups(self, one: Split, other: Split) -> tuple[str, ...]:
-        """Material groups that occur in both splits, sorted (DATA-03)."""
-        groups = {split: {task.material_group for task in self.split(split)} for split in (one, other)}
-        return tuple(sorted(groups[one] & groups[other]))
-
     @cached_property
     def _by_id(self) -> dict[str, Task]:
         return {task.id: task for task in self.tasks}

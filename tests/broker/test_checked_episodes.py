@@ -1,7 +1,6 @@
 """Whole episodes on tasks that scripts check: real sandboxes with a shell, and a scripted model."""
 
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -9,29 +8,18 @@ import pytest
 
 from broker.broker import Broker
 from broker.budgets import Budgets
-from broker.errors import OURS, SandboxLost
+from broker.errors import OURS
 from broker.guidance import host_guidance
 from broker.limiter import Limiter
 from broker.record import StopReason
 from broker.sandbox.base import SandboxFactory
-from broker.sandbox.factory import open_factory
 from rl.rows import build_rows
 from tests.fixtures.episodes import ScriptedModel, attempt, template
-from tests.fixtures.sandboxes import BACK_ENDS, CACHE, real_shell_runtime
+from tests.fixtures.sandboxes import real_shell_runtime
 from tests.verifier.test_importer_harbor import SAMPLES, TOML, released, sampled, task_folder
 from verifier.grade import Grader
 from verifier.release import Release, ReleaseError
 from verifier.script import RewardError
-
-
-@pytest.fixture(params=BACK_ENDS)
-async def shelled(request: pytest.FixtureRequest) -> AsyncIterator[SandboxFactory]:
-    try:
-        factory = open_factory(request.param, real_shell_runtime(), CACHE)
-    except SandboxLost as error:
-        pytest.skip(str(error))
-    yield factory
-    await factory.close()
 
 
 def broker_on(release: Release, sandboxes: SandboxFactory, **changes: Any) -> Broker:

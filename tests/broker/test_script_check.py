@@ -1,31 +1,15 @@
 """Check scripts for real: private tests on a copy of the workspace, in a fresh sandbox with a shell."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from broker.errors import OURS
 from broker.sandbox.base import Role, SandboxFactory
-from broker.sandbox.factory import open_factory
 from broker.script_check import run_script
 from broker.workspace import Workspace, collect, run_ours
-from tests.fixtures.sandboxes import BACK_ENDS, CACHE, real_shell_runtime
 from verifier.script import RewardError, ScriptStep
-
-
-@pytest.fixture(params=BACK_ENDS)
-async def shelled(request: pytest.FixtureRequest) -> AsyncIterator[SandboxFactory]:
-    """A factory of each back end whose sandboxes have a shell."""
-    from broker.errors import SandboxLost
-
-    try:
-        factory = open_factory(request.param, real_shell_runtime(), CACHE)
-    except SandboxLost as error:
-        pytest.skip(str(error))
-    yield factory
-    await factory.close()
 
 
 def private(folder: Path, script: str, **others: str) -> Path:

@@ -15,7 +15,7 @@ from harness_lab.preferences import letter_preference
 from harness_lab.seed import seed_harness
 from harness_lab.zones import scan
 from tests.fixtures.fake_sandbox import FakeFactory
-from verifier.references import load_references
+from tests.fixtures.references import load_references
 from verifier.release import Release, find
 from verifier.task import Task
 
@@ -41,7 +41,7 @@ def texts(value: Any) -> list[str]:
 def test_no_seed_and_no_assembled_program_is_a_leak_or_a_notice() -> None:
     release = find("open-genomics")
     train, held_out = release.split("train"), (*release.split("val"), *release.split("test"))
-    references = load_references(release.references_path, {task.id: task for task in release.tasks})
+    references = load_references(release)
     for code in PROGRAMS:
         found = scan(
             code,

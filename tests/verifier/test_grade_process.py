@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.references import load_references
 from tests.fixtures.releases import tiny_release
 from verifier import grader_child, grader_process
 from verifier.errors import GraderLost
 from verifier.grade import Grader
-from verifier.references import load_references
 from verifier.release import Release, ReleaseError
 from verifier.task import AnswerFormat
 
@@ -354,7 +354,7 @@ def test_a_fault_in_the_process_is_told_without_what_it_was_about(
 
     monkeypatch.setattr(grader_child, "grade_text", broken)
     tasks = {task.id: task for task in release.tasks}
-    references = load_references(release.references_path, tasks)
+    references = load_references(release)
     known = {
         name: grader_child.Graded(
             grader_child.PublicTask(name, task.answer_format, task.options), references[name]
@@ -399,8 +399,7 @@ def test_bytes_that_are_no_frame_are_a_loss_and_no_verdict() -> None:
 
 
 def test_what_it_answers_is_json_of_a_verdict(release: Release) -> None:
-    tasks = {task.id: task for task in release.tasks}
-    reference = load_references(release.references_path, tasks)[a_task(release)]
+    reference = load_references(release)[a_task(release)]
     public = grader_child.PublicTask(a_task(release), AnswerFormat.TEXT, ())
     kind, verdict = grader_child.answer(
         {"t": grader_child.Graded(public, reference)}, (b"grade", b"t", b"<answer>nowhere</answer>")
