@@ -63,11 +63,6 @@ class PrivateData(Exception):
     """Something that is not public was about to become evidence; names its type."""
 
 
-def labels_of(value: Any) -> frozenset[Label]:
-    """The labels of all parts of a value. Raises PrivateData for a part whose type has none."""
-    return frozenset(_labels(value))
-
-
 def require_public(value: Any) -> None:
     """Raises PrivateData unless every part is public."""
     for part in _parts(value):
@@ -79,10 +74,6 @@ def require_public(value: Any) -> None:
 def label_of(kind: type[BaseModel]) -> Label | None:
     """The label of a type; None where nobody has said. Not inherited, for a subclass may hold more."""
     return LABELS.get(kind) or cast("Label | None", kind.__dict__.get("label"))
-
-
-def _labels(value: Any) -> Iterable[Label]:
-    return (_label(part) for part in _parts(value))
 
 
 def _parts(value: Any) -> Iterable[BaseModel]:

@@ -15,7 +15,7 @@ from broker.record import EpisodeRecord, GradedEpisode
 from harness_lab.annotation import InterpretationRequest
 from harness_lab.evidence import EvidenceBundle, Interaction, bundle
 from harness_lab.history import HistoryEntry
-from harness_lab.labels import PrivateData, label_of, labels_of
+from harness_lab.labels import PrivateData, label_of, require_public
 from harness_lab.replies import ReplyCase
 from verifier.task import Verdict
 
@@ -52,7 +52,7 @@ def smuggled() -> dict[str, Any]:
 @pytest.mark.spec("EVID-02")
 def test_a_bundle_has_one_label_and_its_artifact_names_what_it_was_made_of() -> None:
     found = bundle([], [SEEN, interaction("t2", ReplyCase.ACCEPTED)])
-    assert labels_of(found) == {"public"}
+    require_public(found)
     assert json.loads(found.model_dump_json())["labels"] == ["public"]
     body = found.artifact([("sha256:aa", 3), ("sha256:bb", 0)])
     assert body["labels"] == ["public"]
@@ -107,14 +107,15 @@ def test_a_label_is_not_inherited_and_a_new_type_has_none() -> None:
 
     for value in (Fresh(), More(task=SEEN.task, record=SEEN.record, given=())):
         with pytest.raises(PrivateData, match="no label"):
-            labels_of(value)
+            require_public(value)
 
 
 @pytest.mark.spec("EVID-02")
 def test_verdicts_graded_episodes_and_evaluations_are_private() -> None:
     private: list[BaseModel] = [VERDICT, GradedEpisode(record=record(), verdict=VERDICT), evaluation({1})]
     for value in private:
-        assert "private" in labels_of(value)
+        with pytest.raises(PrivateData, match="is private"):
+            require_public(value)
     assert isinstance(private[-1], Evaluation)
 
 
