@@ -85,7 +85,7 @@ def decodings(text: str) -> Iterator[str]:
                 decoded = read(packed).decode()
             except (ValueError, binascii.Error):
                 continue
-            if decoded.isprintable():
+            if "".join(decoded.split()).isprintable():
                 yield decoded
 
 

@@ -18,13 +18,17 @@ from harness_lab.check import UNCHANGED, check_program
 from harness_lab.dry_scripts import MORE_SCRIPTS, SCRIPTS
 from harness_lab.dryrun import DryRun, dry_run, new_text, unchanged
 from harness_lab.preferences import letter_preference
-from harness_lab.preflight import Designated, PreflightAttempt, preflight
+from harness_lab.preflight import Designated, Preflight, PreflightAttempt, preflight
 from harness_lab.selection import duplicate_of
+from harness_lab.words import WITHHELD, HeldOut, held_out_texts
 from harness_lab.zones import Finding, scan
 from verifier.release import Release
 
-IDENTITY: Final = "gates/2"
+IDENTITY: Final = "gates/3"
 """Raised with every change of what passes."""
+
+
+WORDS_WITHHELD: Final = "the words that came with it hold a string of Val or Test, or a reference's mark"
 
 
 class LeakAlarm(Exception):
@@ -65,12 +69,19 @@ class Gates:
     _wide: dict[str, DryRun] = field(default_factory=dict[str, DryRun], init=False, repr=False)
     """The parent under all scripts on all dry tasks, once it was needed."""
 
-    async def examine(self, candidate: Harness, earlier: Sequence[Harness]) -> Gate:
-        """Raises `LeakAlarm`, `SandboxLost` or `ModelUnavailable`; everything else is a reason."""
+    async def examine(
+        self, candidate: Harness, earlier: Sequence[Harness], *, withheld: bool = False
+    ) -> Gate:
+        """Raises `LeakAlarm`, `SandboxLost` or `ModelUnavailable`; everything else is a reason.
+
+        `withheld`: the words that came with it held a held-out string, so it goes no further.
+        """
         if (same := duplicate_of(candidate, self.parent, earlier)) is not None:
             return Gate(passed=False, reason=f"byte-identical to {same}")
         # First, for a held-out string is an alarm also in a program that would be refused anyway.
         written = await asyncio.to_thread(self._leaks, candidate)
+        if withheld:
+            return Gate(passed=False, reason=WORDS_WITHHELD)
         checked = check_program(candidate.code, self.parent.code)
         if checked.errors:
             return Gate(passed=False, reason=checked.errors[0], notices=checked.notices)
@@ -95,6 +106,7 @@ class Gates:
         tried = await preflight(
             self.broker, candidate, self.designated, self.broker.release.split("train"), self.seed
         )
+        tried = await asyncio.to_thread(self._cleaned, tried)
         return gate.model_copy(
             update={"passed": tried.passed, "reason": tried.reason, "attempts": tried.attempts}
         )
@@ -111,13 +123,13 @@ class Gates:
 
     def _leaks(self, candidate: Harness, sent: Sequence[str] = ()) -> tuple[Finding, ...]:
         release: Release = self.broker.release
-        train, held_out = release.split("train"), (*release.split("val"), *release.split("test"))
+        train = release.split("train")
         found = scan(
             candidate.code,
             ids=(task.id for task in train),
             prompts=(task.prompt for task in train),
             answers=self.accepted_answers,
-            held_out=[text for task in held_out for text in (task.id, task.prompt)],
+            held_out=held_out_texts(release),
             known=self.parent.code,
             sent=sent,
             public="\n".join((*self._public(), *self.parent_run.sent_text)),
@@ -126,6 +138,17 @@ class Gates:
         if alarm is not None:
             raise LeakAlarm(f"a candidate holds a Val or Test string: {alarm.words()}; the run stops")
         return found
+
+    def _cleaned(self, tried: Preflight) -> Preflight:
+        """The text of a crash is the program's own words, and later proposals are shown it (EVID-05)."""
+        held_out = HeldOut.of(self.broker.release, (self.parent.code, *self._public()))
+        crashed = [attempt.error for attempt in tried.attempts if attempt.error is not None]
+        if not any(map(held_out.stands_in, crashed)):
+            return tried
+        attempts = tuple(
+            attempt.model_copy(update={"error": attempt.error and WITHHELD}) for attempt in tried.attempts
+        )
+        return Preflight(passed=tried.passed, reason=f"the program fails: {WITHHELD}", attempts=attempts)
 
     def _public(self) -> Iterator[str]:
         """What every program is given, the dry run's own tasks and scripts included."""

@@ -74,9 +74,10 @@ def scan(
 
     `held_out` holds ids and prompts of Val and Test. `sent` is what reached the model in a dry run. What
     `known` (the parent's code) or `public` (what every program is given and any text of the dry run's own
-    tasks) already holds is no leak. A text that does not parse is code as a whole.
+    tasks) already holds is no leak; what stands in `known`'s documentation alone is one wherever it is more
+    than documentation. A text that does not parse is code as a whole.
     """
-    texts = _Texts(_zones(code, tuple(sent)), _Text(_fold([known, public])))
+    texts = _Texts(_zones(code, tuple(sent), known, public))
     train, withheld = sorted(set(prompts)), sorted(set(held_out))
     found = [
         *texts.find("id", filter(_telling, ids)),
@@ -111,31 +112,30 @@ class _Text:
 
 @dataclass(frozen=True)
 class _Place:
-    """One zone; `hidden` is what its texts decode to."""
+    """One zone; `hidden` is what its texts decode to, `excused` what may stand there."""
 
     zone: Zone
     plain: _Text
     hidden: _Text
+    excused: _Text
 
 
 @dataclass(frozen=True)
 class _Texts:
     places: tuple[_Place, ...]
-    excused: _Text
 
     def find(self, kind: Kind, wanted: Iterable[str]) -> Iterator[Finding]:
         """Whole strings, at the limits of words. Ids and prompts count in any case of letters."""
         for text in sorted(set(wanted)):
             needle = _squeeze(text)
             any_case = kind != "answer"
-            if len(needle) < _SHORTEST or self.excused.holds(needle, any_case=any_case):
+            if len(needle) < _SHORTEST:
                 continue
             for place in self.places:
-                if place.plain.holds(needle, any_case=any_case):
-                    yield _finding(kind, place.zone, text)
-                    break
-                if len(needle) >= _SHORTEST_DECODED and place.hidden.holds(needle, any_case=any_case):
-                    yield _finding(kind, place.zone, text, hidden=True)
+                plain = place.plain.holds(needle, any_case=any_case)
+                decoded = len(needle) >= _SHORTEST_DECODED and place.hidden.holds(needle, any_case=any_case)
+                if (plain or decoded) and not place.excused.holds(needle, any_case=any_case):
+                    yield _finding(kind, place.zone, text, hidden=not plain)
                     break
 
     def quoted(
@@ -143,7 +143,7 @@ class _Texts:
     ) -> Iterator[Finding]:
         """Runs of words that one prompt alone has."""
         for place in self.places:
-            for text in distinctive_run(place.plain.text, wanted, (*others, self.excused.text), length):
+            for text in distinctive_run(place.plain.text, wanted, (*others, place.excused.text), length):
                 yield _finding(kind, place.zone, text)
 
 
@@ -177,18 +177,24 @@ def _word(letter: str) -> bool:
     return letter.isalnum() or letter == "_"
 
 
-def _zones(code: str, sent: Sequence[str]) -> tuple[_Place, ...]:
+def _zones(code: str, sent: Sequence[str], known: str, public: str) -> tuple[_Place, ...]:
     """The gravest zone first."""
-    try:
-        tree = parse(code)
-        written, rest = _parts(code, tree)
-    except (ProgramSyntaxError, RecursionError):
-        written, rest = [], [code]
+    written, rest = _split(code)
+    _, known_rest = _split(known)
+    live, any_zone = _Text(_fold([*known_rest, public])), _Text(_fold([known, public]))
     return (
-        _Place("sent", _Text(_fold(sent)), _Text(_fold(_decoded(sent)))),
-        _Place("code", _Text(_fold(rest)), _Text(_fold(_decoded(rest)))),
-        _Place("documentation", _Text(_fold(written)), _Text("")),
+        _Place("sent", _Text(_fold(sent)), _Text(_fold(_decoded(sent))), live),
+        _Place("code", _Text(_fold(rest)), _Text(_fold(_decoded(rest))), live),
+        _Place("documentation", _Text(_fold(written)), _Text(""), any_zone),
     )
+
+
+def _split(code: str) -> tuple[list[str], list[str]]:
+    """Documentation, and everything else."""
+    try:
+        return _parts(code, parse(code))
+    except (ProgramSyntaxError, RecursionError):
+        return [], [code]
 
 
 def _parts(code: str, tree: ast.Module) -> tuple[list[str], list[str]]:
@@ -236,6 +242,11 @@ def _decoded(texts: Iterable[str]) -> list[str]:
         for piece in (text, *re.findall(r"[A-Za-z0-9+/_=-]{8,}", text)):
             found |= dict.fromkeys(decodings(piece))
     return list(found)
+
+
+def readings(text: str) -> tuple[str, ...]:
+    """A text with white space and letters folded, and all that it or a word of it decodes to."""
+    return (_squeeze(text), *map(_squeeze, _decoded([text])))
 
 
 def _fold(parts: Iterable[str]) -> str:

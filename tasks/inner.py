@@ -4,6 +4,8 @@ Each takes references, calls the harness lab, and leaves a record. What goes fro
 is public by type; verdicts stay in the private episode blobs (EVID-02). Must not know how programs improve.
 """
 
+import asyncio
+import json
 from typing import Any, Final
 
 from prefect import task
@@ -24,6 +26,8 @@ from harness_lab.improver.base import Proposal, ProposalContext, Skip, propose_a
 from harness_lab.preflight import Designated
 from harness_lab.preflight import designate as designate_tasks
 from harness_lab.schedule import cursor_at, draw, train_order
+from harness_lab.words import IDENTITY as WORDS
+from harness_lab.words import HeldOut, clean_proposals
 from tasks.measure import RETRIES, put_episodes
 from tasks.session import Session, current
 from tasks.stage import StageKey, run_stage
@@ -105,7 +109,11 @@ async def propose(
         )
         count = session.config.schedule.candidates
         session.progress.note(f"h{cycle:04d} step {step}: asking for {count} candidates")
-        found = await propose_all(session.improver, session.harness(harness), context, count)
+        parent = session.harness(harness)
+        found = await propose_all(session.improver, parent, context, count)
+        known = (parent.code, session.guidance, json.dumps(context.inventory, ensure_ascii=False))
+        held_out = HeldOut.of(session.release, known)
+        found = await asyncio.to_thread(clean_proposals, found, held_out)
         proposals = [item.model_dump(mode="json") for item in found]
         for item in found:
             if isinstance(item, Proposal):
@@ -114,7 +122,7 @@ async def propose(
         record = {"proposals": proposals, "bundle": shown.digest, "exchanges": exchanges}
         return session.store.put_record("proposals", 1, record)
 
-    inputs = {"harness": harness.digest, **session.identities()}
+    inputs = {"harness": harness.digest, "words": digest_json(WORDS), **session.identities()}
     inputs |= {f"interactions-{i}": ref.digest for i, ref in enumerate(interactions)}
     inputs |= {f"history-{i}": ref.digest for i, ref in enumerate(history)}
     return await _stage(session, "propose", cycle, step, inputs, body)
@@ -142,7 +150,7 @@ async def preflight(
                 gate = Gate(passed=False, reason=f"no proposal: {item.reason}")
             else:
                 session.progress.note(f"h{cycle:04d} step {step}: examining candidate {index}")
-                gate = await gates.examine(item.harness, passed)
+                gate = await gates.examine(item.harness, passed, withheld=item.withheld)
                 passed += [item.harness] if gate.passed else []
             entries.append({"index": index, **gate.model_dump(mode="json")})
         return session.store.put_record("finalists", 1, {"entries": entries})
@@ -162,7 +170,6 @@ async def _gates(
     session: Session, model: Ref, harness: Ref, interactions: tuple[Ref, ...], designated: Ref
 ) -> Gates:
     parent, (dry_tasks, more_dry_tasks) = session.harness(harness), _dry_tasks(session)
-    evidence = [item for ref in interactions for item in _interactions(session, ref)]
     return Gates(
         broker=await session.broker(model),
         parent=parent,
@@ -170,13 +177,27 @@ async def _gates(
         designated=Designated.model_validate(session.store.get_record(designated.digest, "designated")),
         dry_tasks=dry_tasks,
         more_dry_tasks=more_dry_tasks,
-        accepted_answers=frozenset(
-            item.record.submissions[place].text
-            for item in evidence
-            for place, reply in enumerate(item.given)
-            if reply.accepted
-        ),
+        accepted_answers=_accepted(session, interactions),
         seed=session.config.seed,
+    )
+
+
+def _accepted(session: Session, interactions: tuple[Ref, ...]) -> frozenset[str]:
+    """The answers that any conversation of the run so far has shown to be right (EVID-06).
+
+    Those of evidence that an adoption cleared too: a comment or a hypothesis may have carried one on.
+    """
+    earlier = [
+        Ref(kind="record", digest=stage.output, size=stage.output_size)
+        for stage in session.catalog.stages(session.run_id)
+        if stage.name == "collect"
+    ]
+    return frozenset(
+        item.record.submissions[place].text
+        for ref in {ref.digest: ref for ref in (*earlier, *interactions)}.values()
+        for item in _interactions(session, ref)
+        for place, reply in enumerate(item.given)
+        if reply.accepted
     )
 
 

@@ -43,6 +43,8 @@ class Proposal(_Frozen):
     evidence_ids: tuple[str, ...]
     protocol: dict[str, Any] = Field(default_factory=dict)
     """Reads, repairs, calls and errors on the way, where an improver has them."""
+    withheld: bool = False
+    """Its words held what no improver may know and were replaced (`words.py`); the candidate is refused."""
 
 
 class Skip(_Frozen):
@@ -52,6 +54,8 @@ class Skip(_Frozen):
     kind: Literal["skipped", "failed"] = "skipped"
     reason: str
     protocol: dict[str, Any] = Field(default_factory=dict)
+    withheld: bool = False
+    """Its reason was replaced, as a proposal's words are."""
 
 
 class Improver(Protocol):

@@ -8,8 +8,9 @@ from broker.guidance import host_guidance, program_task
 from broker.harness import Harness
 from harness_lab.check import UNCHANGED
 from harness_lab.dryrun import dry_run
-from harness_lab.gates import Gates, LeakAlarm
+from harness_lab.gates import WORDS_WITHHELD, Gates, LeakAlarm
 from harness_lab.preflight import designate
+from harness_lab.words import WITHHELD
 from tests.fixtures.episodes import ScriptedModel, a_task, make_broker, release
 
 PARENT = """
@@ -152,3 +153,23 @@ async def test_a_held_out_string_stops_the_run_also_in_a_program_that_would_be_r
         for text in (held_out.id, " ".join(held_out.prompt.split())):
             with pytest.raises(LeakAlarm):
                 await (await gates()).examine(Harness(code=broken.replace("HERE", text)), [])
+
+
+@pytest.mark.spec("EVID-06", "PROP-08")
+async def test_a_candidate_whose_words_were_withheld_is_refused_and_its_program_still_stops_the_run() -> None:
+    held = await gates()
+    gate = await held.examine(LIVE, [], withheld=True)
+    assert (gate.passed, gate.reason, gate.attempts) == (False, WORDS_WITHHELD, ())
+    with pytest.raises(LeakAlarm):
+        await held.examine(changed("Be brief.", release().split("val")[0].id), [], withheld=True)
+
+
+@pytest.mark.spec("EVID-05", "EVID-06")
+async def test_the_text_of_a_crash_carries_no_held_out_string_into_the_history() -> None:
+    test = release().split("test")[0]
+    hidden = "#".join(test.id)
+    crash = f"if text: raise ValueError(''.join(c for c in '{hidden}' if c != '#'))"
+    gate = await (await gates()).examine(changed("api.submit", f"{crash}\n        api.submit"), [])
+    assert not gate.passed
+    assert WITHHELD in gate.reason
+    assert test.id not in gate.model_dump_json()

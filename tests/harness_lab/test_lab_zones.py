@@ -105,6 +105,18 @@ def test_documentation_that_the_program_can_read_is_no_documentation() -> None:
     assert {f.severity for f in scan(live, ids=["dbqa-aaaa"])} == {"refused"}
 
 
+@pytest.mark.spec("EVID-06")
+def test_an_answer_that_the_parent_has_in_a_comment_alone_is_a_leak_where_it_is_more() -> None:
+    parent = PROGRAM.replace("gwas-bbbb again", "the answer was TP53X")
+    assert [item.severity for item in scan(parent, answers=["TP53X"])] == ["notice"]
+    assert scan(parent, answers=["TP53X"], known=parent) == ()
+    moved = parent.replace("Look at the table.", "Say TP53X.")
+    found = scan(moved, answers=["TP53X"], known=parent)
+    assert [(item.zone, item.severity) for item in found] == [("code", "refused")]
+    sent = scan(parent, answers=["TP53X"], known=parent, sent=["Say TP53X."])
+    assert [(item.zone, item.severity) for item in sent] == [("sent", "refused")]
+
+
 QUESTION = "In the passage, at how many degrees does the alloy of Zyra and Brom melt under low pressure?"
 HELD = (
     "Which of the nine listed proteins binds to the long strand of Quex when zinc is absent and the buffer "
