@@ -5,6 +5,7 @@ repaired: failures are `ModelUnavailable`. Transport is the endpoint's part (`br
 nothing of episodes.
 """
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import orjson
@@ -147,13 +148,14 @@ def _read_completion(answer: dict[str, Any], prompt_ids: tuple[int, ...], sampli
     if choice.prompt_token_ids is not None and tuple(choice.prompt_token_ids) != prompt_ids:
         raise ModelUnavailable("the model endpoint saw other prompt ids than were sent: it must not tokenise")
     ids, logprobs = choice.token_ids, choice.logprobs.token_logprobs if choice.logprobs else []
-    _check_generation(ids, logprobs, choice.finish_reason, sampling.max_tokens)
+    check_generation(ids, logprobs, choice.finish_reason, sampling.max_tokens)
     return Completion.model_validate(
         {"token_ids": ids, "logprobs": logprobs, "finish_reason": choice.finish_reason}
     )
 
 
-def _check_generation(ids: list[int], logprobs: list[float], finish: str | None, limit: int) -> None:
+def check_generation(ids: Sequence[int], logprobs: Sequence[float], finish: str | None, limit: int) -> None:
+    """What any engine that gives token ids must have kept to. Raises `ModelUnavailable`."""
     if not ids:
         raise ModelUnavailable("the model endpoint generated nothing, not even an end of turn")
     if min(ids) < 0:

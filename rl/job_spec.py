@@ -1,7 +1,7 @@
 """The jobs of the outer recursion and their results, as files that two processes exchange. Needs no torch."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -9,6 +9,7 @@ from broker.budgets import Budgets
 from broker.evaluation import Evaluation
 from rl.contract import RlContract
 from rl.errors import RefusalReason
+from rl.skyrl.settings import SkyrlSettings
 
 ExportDtype = Literal["base", "bfloat16", "float16", "float32"]
 
@@ -67,14 +68,19 @@ class Job(EpisodeSetup):
     cycle: int = Field(ge=1)
     cursor: int = Field(default=0, ge=0)
     """Where the draw of Train tasks begins."""
-    packing: Literal["auto", "tree", "rows"] = "auto"
+    packing: Literal["auto", "tree", "flat", "rows"] = "auto"
+    """How the trainer lays rows into one forward pass (docs/training.md)."""
     token_budget: int = Field(default=768, ge=16)
     """Tokens of one forward pass of the trainer. About 2 MB each for a 135 M model."""
+    checkpointing: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
+    """Layers that the backward pass computes again; `auto`: what the GPU's free memory asks for, or none."""
     export_dtype: ExportDtype = "float32"
     """`base` is half the size, but small steps vanish in bfloat16: measured on a 135 M model, three updates
     at 1e-5 moved the panel by up to 0.55, and rounding took nearly all of it back. See `rounding_gap`."""
     panel_sequences: int = Field(default=8, ge=1)
     """Train prompts in the panel that trainer and export both score."""
+    skyrl: SkyrlSettings | None = None
+    """Train with SkyRL. None is the embedded trainer."""
 
 
 class UpdateReport(_Frozen):
@@ -94,20 +100,33 @@ class UpdateReport(_Frozen):
     """Tasks masked because our infrastructure lost an attempt."""
     silent_prompts: int
     """Tasks none of whose attempts called the model."""
-    loss: float
-    gradient_norm: float
+    skipped: Literal["no_contrast", "not_finite"] | None = None
+    """Why this update took no step: every group's rewards were equal, or its numbers were not finite."""
+    loss: float | None
+    """Here and below: None stands for a number that is not finite, or was not measured."""
+    gradient_norm: float | None
     clip_share: float
-    logprob_gap_mean: float
-    logprob_gap_max: float
+    entropy: float | None = None
+    """Mean of the policy's entropy in nats over the computed tokens, before the step."""
+    logprob_gap_mean: float | None
+    logprob_gap_max: float | None
     valid_tokens: int
     trained_tokens: int
     computed_tokens: int
     plain_tokens: int
     micro_batches: int
+    token_budget: int = 0
+    checkpointed_layers: int = 0
+    halvings: int = 0
+    """1 if memory ran out in this update, which was begun again with half the token budget."""
+    device_peak_bytes: int = 0
+    """The most that torch held on a GPU during the update."""
     generated_tokens: int
     tokens_per_second: float
     """Generated tokens per second of rollout wall clock."""
     seconds_generate: float
+    seconds_score: float = 0.0
+    """Scoring the batch apart from the update. The embedded trainer scores inside the update: 0."""
     seconds_update: float
     seconds_sync: float
     """Pausing and resuming the engine."""
@@ -122,7 +141,7 @@ class JobResult(_Frozen):
     base: str
     """Identity of the model that training started from."""
     panel: Path
-    packing: Literal["tree", "rows"]
+    packing: Literal["tree", "flat", "rows"]
     updates: tuple[UpdateReport, ...]
     cursor: int
     """Where the next cycle's draw begins."""
@@ -153,6 +172,9 @@ class PanelGaps(_Frozen):
     engine_export: float
     """Between rollout engine and loaded export, on what the engine said itself."""
     trainer_engine: float
+    engine_mean: float | None = None
+    """Mean between rollout engine and loaded export; judged where the engine computes in a narrower type than
+    float32, and None where it does not."""
 
 
 class VllmCheck(_Frozen):

@@ -34,7 +34,8 @@ async def run_job(job: Job, on_progress: OnProgress | None = None, *, fork: bool
     Raises `TrainingError` with the end of the child's log when it fails. A half-finished folder is begun
     anew, for unsaved updates are never counted (CONT-03). `fork`: see `rl.forked`.
     """
-    return JobResult.model_validate_json(await _run_child("rl.embedded.job", job, on_progress, fork))
+    module = "rl.embedded.job" if job.skyrl is None else "rl.skyrl.job"
+    return JobResult.model_validate_json(await _run_child(module, job, on_progress, fork))
 
 
 async def validate_export(

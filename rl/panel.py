@@ -29,6 +29,9 @@ PANEL_TOLERANCE = 1e-3
 """Largest allowed difference in log-probability between any two of trainer (rounded weights), rollout engine
 and loaded export, all computed in float32. Measured on a 135 M Llama between trainer and export: 0.0 with the
 same thread count, 2.5e-5 otherwise."""
+NARROW_TOLERANCE = 0.05
+"""Mean allowed difference where the engine computes in a narrower type, as SkyRL's does: it tells an engine
+that serves another model. Equal to `rl.vllm_check`'s."""
 
 Scores = tuple[tuple[float, ...], ...]
 
@@ -57,6 +60,8 @@ class Panel(BaseModel):
     """By the trainer, weights rounded to the export's dtype."""
     spoken: tuple[Spoken, ...] = ()
     """By the rollout engine, rounded weights."""
+    engine_dtype: str = "float32"
+    """In which the rollout engine computes."""
 
     def rounding_gap(self) -> float:
         """Largest change of a log-probability by rounding the weights."""
@@ -122,6 +127,13 @@ def hear_engine(panel: Panel, engine: Speaker, model: nn.Module, *, longest: int
         for number, ids in enumerate(prompts)
     ]
     said: list[Completion] = [future.result() for future in waiting]
+    return add_spoken(panel, prompts, said, model)
+
+
+def add_spoken(
+    panel: Panel, prompts: Sequence[tuple[int, ...]], said: Sequence[Completion], model: nn.Module
+) -> Panel:
+    """The panel with what an engine said to each prompt; `model` has the trainer's rounded weights."""
     pairs = [(prompt, completion.token_ids) for prompt, completion in zip(prompts, said, strict=True)]
     spoken = tuple(
         Spoken(prompt_ids=prompt, completion_ids=ids, engine=completion.logprobs, trainer=scores)
@@ -138,15 +150,27 @@ def check_panel(panel: Panel, model: Any, tolerance: float = PANEL_TOLERANCE) ->
     """Score with the loaded export; the gaps, or `ExportRefused` for one above the tolerance."""
     heard = _score(model, [(item.prompt_ids, item.completion_ids) for item in panel.spoken])
     sequences = score_panel(model, panel.sequences)
+    said = [item.engine for item in panel.spoken]
+    exact = panel.engine_dtype == "float32"
     gaps = PanelGaps(
         trainer_export=_largest_gap(
             [*panel.rounded, *(item.trainer for item in panel.spoken)], [*sequences, *heard]
         ),
-        engine_export=_largest_gap([item.engine for item in panel.spoken], heard),
+        engine_export=_largest_gap(said, heard),
         trainer_engine=panel.engine_gap(),
+        engine_mean=None if exact else _mean_gap(said, heard),
+    )
+    if gaps.engine_mean is not None and not gaps.engine_mean <= NARROW_TOLERANCE:
+        raise ExportRefused(
+            "panel",
+            f"the rollout engine, in {panel.engine_dtype}, and the export differ by {gaps.engine_mean:.2g} "
+            f"in mean log-probability, allowed {NARROW_TOLERANCE:g}",
+        )
+    judged = (
+        (gaps.trainer_export, gaps.engine_export, gaps.trainer_engine) if exact else (gaps.trainer_export,)
     )
     # Asked this way, NaN is not agreement.
-    if not all(gap <= tolerance for gap in (gaps.trainer_export, gaps.engine_export, gaps.trainer_engine)):
+    if not all(gap <= tolerance for gap in judged):
         raise ExportRefused(
             "panel",
             f"log-probabilities differ by {gaps.trainer_export:.2g} between trainer and export, "
@@ -156,11 +180,20 @@ def check_panel(panel: Panel, model: Any, tolerance: float = PANEL_TOLERANCE) ->
     return gaps
 
 
-def _largest_gap(left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]) -> float:
-    gaps = [
+def _gaps(left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]) -> list[float]:
+    return [
         abs(one - other)
         for ours, theirs in zip(left, right, strict=True)
         for one, other in zip(ours, theirs, strict=True)
     ]
+
+
+def _mean_gap(left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]) -> float:
+    gaps = _gaps(left, right)
+    return sum(gaps) / max(len(gaps), 1)
+
+
+def _largest_gap(left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]) -> float:
+    gaps = _gaps(left, right)
     # `max` alone would lose a NaN that is not the first.
     return float("nan") if any(gap != gap for gap in gaps) else max(gaps, default=0.0)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from broker.broker import Broker
 from broker.engine.engine import EmbeddedEngine
 from broker.limiter import Limiter
+from broker.model import TaskModel
 from broker.outside import runtime_for
 from broker.sandbox.base import SandboxFactory
 from broker.sandbox.factory import open_factory
@@ -45,7 +46,7 @@ def open_sandboxes(setup: EpisodeSetup) -> SandboxFactory:
 
 @asynccontextmanager
 async def open_broker(
-    setup: EpisodeSetup, engine: EmbeddedEngine, model_dir: Path, sandboxes: SandboxFactory
+    setup: EpisodeSetup, engine: TaskModel, model_dir: Path, sandboxes: SandboxFactory
 ) -> AsyncGenerator[Broker]:
     """A broker whose task model is the engine of this process; closed at the end, whatever happens."""
     release = find(setup.release)
