@@ -1,7 +1,8 @@
 """`EmbeddedEngine`: continuous batching of one model in one worker thread.
 
 Requests join between decode steps. Each step is one forward pass over the next token of every running
-sequence and the uncomputed tokens of new prompts (`plan`). The worker thread alone touches slots and caches;
+sequence and the uncomputed tokens of new prompts (`plan`); on a GPU, steps without new prompts run in bursts
+of fixed shape (`static`). The worker thread alone touches slots and caches;
 other threads hand over requests under one condition variable. Must not know HTTP, templates or episodes.
 """
 
@@ -9,25 +10,30 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
 
 from broker.engine.default_model import model_digest
+from broker.engine.generation import Generation
 from broker.engine.loading import Device, choose_device, load_model, replace_weights
 from broker.engine.plan import NewPrompt, StepPlan, common_prefix, plan_step
 from broker.engine.prefix import PrefixCache
 from broker.engine.sampling import check_sampling, draw, uniform_stream
 from broker.engine.slots import SlotAttention, SlotStore
+from broker.engine.static import Burst, StaticDecode
 from broker.errors import ModelUnavailable
 from broker.model import Completion, Sampling
 
+Decode = Literal["auto", "plain", "static"]
 _SHARED_MINIMUM = 32
 """A shorter common prefix is not worth a product of its own."""
+_KEPT_BYTES = 8 << 30
+"""A larger slot buffer is given back while the engine is paused, and the graphs over it with it."""
 
 
 class RequestRefused(ValueError):
@@ -46,42 +52,14 @@ class EngineStats:
     busy_seconds: float = 0.0
     running: int = 0
     waiting: int = 0
+    graphs: int = 0
+    """Captured shapes of decode steps."""
 
     def summary(self) -> dict[str, float]:
         """The counters, the prompt tokens that were reused, and generated tokens per busy second."""
         rate = self.generated_tokens / self.busy_seconds if self.busy_seconds else 0.0
         reused = self.prompt_tokens - self.prompt_tokens_computed
         return {**asdict(self), "prompt_tokens_reused": reused, "tokens_per_second": rate}
-
-
-@dataclass
-class _Sequence:
-    """One request on its way through the engine."""
-
-    prompt: tuple[int, ...]
-    sampling: Sampling
-    future: "Future[Completion]"
-    uniforms: Iterator[float]
-    generated: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
-
-    def finish(self, stop_ids: frozenset[int]) -> None:
-        reason: Literal["stop", "length"] = "stop" if self.generated[-1] in stop_ids else "length"
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_result(
-                Completion(
-                    token_ids=tuple(self.generated), logprobs=tuple(self.logprobs), finish_reason=reason
-                )
-            )
-
-    def fail(self, error: ModelUnavailable) -> None:
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error)
-
-    @property
-    def stored(self) -> int:
-        """Positions whose keys and values are in the slot: all but the last generated token's."""
-        return len(self.prompt) + len(self.generated) - 1
 
 
 class EmbeddedEngine:
@@ -99,11 +77,14 @@ class EmbeddedEngine:
         threads: int | None = None,
         share_prefixes: bool = True,
         exact: bool = True,
+        decode: Decode = "auto",
     ) -> None:
         """Load and start. `max_length`: prompt plus completion; `prefill_tokens`: most new tokens a step,
         so that running sequences never wait long. `exact=False` computes in bfloat16 on a GPU, and lets a
         CPU that has bfloat16 products use them: prompts in half the time, log-probabilities less exact;
-        never for RL rollouts, whose weights the trainer steps in place. Raises `ModelUnavailable`.
+        never for RL rollouts, whose weights the trainer steps in place. `decode`: `static` runs the steps
+        without new prompts in fixed shapes, on a GPU from captured graphs; `auto` does so on a GPU, and on
+        a CPU takes every step as it comes. Raises `ModelUnavailable`.
         """
         if threads is not None:
             torch.set_num_threads(threads)
@@ -121,8 +102,10 @@ class EmbeddedEngine:
         layers, like = self.geometry.layers, next(self.model.parameters())
         self._slots = SlotStore(layers, max_batch, *shape, like=like)
         self._prefixes = PrefixCache(layers, *shape, capacity_bytes=capacity, like=like)
-        self._running: list[_Sequence] = []
-        self._waiting: deque[_Sequence] = deque()
+        static = decode == "static" or (decode == "auto" and self.device.type == "cuda")
+        self._static = StaticDecode(self.model, self._slots, slots=max_batch) if static else None
+        self._running: list[Generation] = []
+        self._waiting: deque[Generation] = deque()
         self._shared = 0
         self._no_mask = torch.zeros(1, 1, 1, 1, device=self.device)
         self._stats = EngineStats()
@@ -149,7 +132,7 @@ class EmbeddedEngine:
                 f"{len(prompt)} prompt tokens and max_tokens={sampling.max_tokens} exceed the engine's "
                 f"{self.max_length}: shorten the prompt or start the engine with a larger max length"
             )
-        sequence = _Sequence(prompt, sampling, Future(), uniform_stream(sampling.seed))
+        sequence = Generation(prompt, sampling, Future(), uniform_stream(sampling.seed))
         with self._changed:
             if self._closed:
                 raise ModelUnavailable("the embedded engine is closed")
@@ -171,7 +154,7 @@ class EmbeddedEngine:
             self._pauses += 1
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._running or self._closed)
-            self._slots.release()
+            self._empty_slots()
             self._prefixes.clear()
 
     def resume(self) -> None:
@@ -195,6 +178,7 @@ class EmbeddedEngine:
     def stats(self) -> dict[str, float]:
         with self._changed:
             self._stats.running, self._stats.waiting = len(self._running), len(self._waiting)
+            self._stats.graphs = self._static.graphs if self._static else 0
             return self._stats.summary()
 
     def close(self) -> None:
@@ -229,10 +213,17 @@ class EmbeddedEngine:
                 self._stats.busy_seconds += time.perf_counter() - started
                 self._changed.notify_all()
 
+    def _empty_slots(self) -> None:
+        """Forget keys and values. A buffer with graphs over it is kept, unless it is large."""
+        if self._static and self._static.graphs and self._slots.nbytes <= _KEPT_BYTES:
+            self._slots.forget()
+        else:
+            self._slots.release()
+
     def _has_work(self) -> bool:
         return self._closed or bool(self._running) or (bool(self._waiting) and not self._pauses)
 
-    def _fail(self, sequences: list[_Sequence], what: str) -> None:
+    def _fail(self, sequences: list[Generation], what: str) -> None:
         for sequence in sequences:
             sequence.fail(ModelUnavailable(f"the embedded engine {what}"))
         self._running.clear()
@@ -252,27 +243,54 @@ class EmbeddedEngine:
 
     @torch.inference_mode()
     def _step(self, admitted: int) -> None:
-        """One pass: every running sequence gets its next token, the last `admitted` ones their first."""
+        """Every running sequence gets its next tokens, the last `admitted` ones their first."""
+        if self._static and not admitted:
+            self._burst(self._static)
+        else:
+            self._pass(admitted)
+        finished = self._retire()
+        if admitted or finished:
+            self._shared = self._common_prefix()
+
+    def _pass(self, admitted: int) -> None:
+        """One pass over the last tokens and the new prompts."""
         old = len(self._running) - admitted
-        self._slots.reserve(1 + max(sequence.stored for sequence in self._running), old)
+        self._reserve(1, old)
         prompts = [self._fill(slot) for slot in range(old, len(self._running))]
         running = [(sequence.generated[-1], sequence.stored) for sequence in self._running[:old]]
         plan = plan_step(running, prompts, share=self._share)
         logits = self._forward(plan, self._shared)
-        uniforms = [
-            next(sequence.uniforms) if sequence.sampling.temperature else 0.0 for sequence in self._running
-        ]
+        uniforms = [sequence.next_uniform() for sequence in self._running]
         temperatures = [sequence.sampling.temperature for sequence in self._running]
         tokens, logprobs = draw(logits, temperatures, uniforms)
         for sequence, token, logprob in zip(self._running, tokens, logprobs, strict=True):
-            sequence.generated.append(token)
-            sequence.logprobs.append(logprob)
+            sequence.extend([token], [logprob], self.geometry.stop_ids)
         for slot, prompt in enumerate(prompts, start=old):
             self._prefixes.insert(prompt.tokens, self._slots.read(slot, len(prompt.tokens)))
-        self._count(prompts, len(plan.tokens) - old)
-        finished = self._retire()
-        if admitted or finished:
-            self._shared = self._common_prefix()
+        self._count(prompts, len(plan.tokens) - old, len(self._running))
+
+    def _burst(self, static: StaticDecode) -> None:
+        """Some steps of fixed shape, as many as every sequence may still take."""
+        running = self._running
+        steps = min(static.burst, *(sequence.remaining for sequence in running))
+        self._reserve(steps, len(running))
+        burst = Burst(
+            tokens=[sequence.generated[-1] for sequence in running],
+            positions=[sequence.stored for sequence in running],
+            temperatures=[sequence.sampling.temperature for sequence in running],
+            uniforms=[[sequence.next_uniform() for sequence in running] for _ in range(steps)],
+        )
+        tokens, logprobs = static.run(burst)
+        kept = 0
+        for slot, sequence in enumerate(running):
+            own = [step[slot] for step in tokens], [step[slot] for step in logprobs]
+            kept += sequence.extend(*own, self.geometry.stop_ids)
+        self._count([], 0, kept, steps)
+
+    def _reserve(self, steps: int, keep: int) -> None:
+        """Room for so many more positions of every sequence."""
+        longest = max(sequence.stored for sequence in self._running)
+        self._slots.reserve(longest + steps, keep, doubling=self._static is not None)
 
     def _fill(self, slot: int) -> NewPrompt:
         """Put what the prefix cache has of a new prompt into its slot."""
@@ -299,16 +317,18 @@ class EmbeddedEngine:
             slots=SlotAttention(self._slots, plan, shared=shared),
         ).logits[0]
 
-    def _count(self, prompts: list[NewPrompt], computed: int) -> None:
+    def _count(self, prompts: list[NewPrompt], computed: int, generated: int, steps: int = 1) -> None:
         with self._changed:
-            self._stats.steps += 1
+            self._stats.steps += steps
             self._stats.prompt_tokens += sum(len(prompt.tokens) for prompt in prompts)
             self._stats.prompt_tokens_computed += computed
-            self._stats.generated_tokens += len(self._running)
+            self._stats.generated_tokens += generated
 
     def _retire(self) -> bool:
         """Resolve what is finished or cancelled; the last sequence moves into each slot that becomes free."""
-        done = [slot for slot, sequence in enumerate(self._running) if self._is_done(sequence)]
+        done = [
+            slot for slot, sequence in enumerate(self._running) if sequence.is_done(self.geometry.stop_ids)
+        ]
         for slot in reversed(done):
             sequence = self._running[slot]
             known = (*sequence.prompt, *sequence.generated[:-1])
@@ -321,13 +341,6 @@ class EmbeddedEngine:
                 self._running.pop()
             sequence.finish(self.geometry.stop_ids)
         return bool(done)
-
-    def _is_done(self, sequence: _Sequence) -> bool:
-        return (
-            len(sequence.generated) >= sequence.sampling.max_tokens
-            or sequence.generated[-1] in self.geometry.stop_ids
-            or sequence.future.cancelled()
-        )
 
     def _common_prefix(self) -> int:
         """Leading tokens that all running prompts share, or 0 where reading them once does not pay.

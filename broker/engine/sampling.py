@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from broker.model import Sampling
 
@@ -41,9 +42,7 @@ def uniform_stream(seed: int) -> Iterator[float]:
         yield from generator.random(_DRAWS, dtype=np.float32).tolist()
 
 
-def draw(
-    logits: torch.Tensor, temperatures: list[float], uniforms: list[float]
-) -> tuple[list[int], list[float]]:
+def draw(logits: Tensor, temperatures: list[float], uniforms: list[float]) -> tuple[list[int], list[float]]:
     """One token a row of `logits` [rows, vocabulary], with its log-probability at temperature 1.
 
     Temperature 0 takes the most likely token (the first of equals); any other one samples from the full
@@ -59,11 +58,31 @@ def draw(
     if sampled:
         rows = torch.tensor(sampled, device=logits.device)
         scale = torch.tensor([temperatures[row] for row in sampled], device=logits.device)
-        cumulative = torch.softmax(logits[rows] / scale[:, None], dim=-1).cumsum(dim=-1)
-        total = cumulative[:, -1:]
-        target = torch.tensor([uniforms[row] for row in sampled], device=logits.device)[:, None] * total
-        # Rounding must not reach the end, or a token of probability 0 could be drawn.
-        target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
-        tokens[rows] = torch.searchsorted(cumulative, target, right=True)[:, 0]
+        chances = torch.tensor([uniforms[row] for row in sampled], device=logits.device)
+        tokens[rows] = _invert(logits[rows] / scale[:, None], chances)
     chosen = logits.gather(1, tokens[:, None])[:, 0]
     return cast("Any", tokens).tolist(), cast("Any", chosen - normalisers).tolist()
+
+
+def draw_on_device(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """`draw` without a word from the host, for a captured step: token ids and log-probabilities, [rows] each.
+
+    Logits that are no numbers give a log-probability that is not finite; the caller looks at it.
+    """
+    logits = logits.float()
+    hot = temperatures > 0
+    scale = torch.where(hot, temperatures, 1.0)
+    # A row of NaN is found past the end, and an index there would stop the device.
+    sampled = _invert(logits / scale[:, None], uniforms).clamp(max=logits.shape[1] - 1)
+    tokens = torch.where(hot, sampled, logits.argmax(dim=-1))
+    chosen = logits.gather(1, tokens[:, None])[:, 0]
+    return tokens, chosen - torch.logsumexp(logits, dim=-1)
+
+
+def _invert(scaled: Tensor, uniforms: Tensor) -> Tensor:
+    """Where each row's cumulative distribution passes its uniform number: [rows]."""
+    cumulative = torch.softmax(scaled, dim=-1).cumsum(dim=-1)
+    total = cumulative[:, -1:]
+    # Rounding must not reach the end, or a token of probability 0 could be drawn.
+    target = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, target, right=True)[:, 0]

@@ -6,19 +6,24 @@ of a model loaded with `attn_implementation=IMPLEMENTATION`; without a `SlotAtte
 the trainer uses the same module unchanged. Must not know sampling, requests or the prefix cache.
 """
 
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import torch
-from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 from transformers.integrations import sdpa_attention
 
-from broker.engine.plan import Span, StepPlan
+from broker.engine.plan import StepPlan
+from broker.engine.prefill import SpanGroup, group_spans
 
 IMPLEMENTATION: Final = "rinr_slots"
 _LENGTH_STEP: Final = 128
 _plain: Any = cast("Any", sdpa_attention).sdpa_attention_forward
 _UNSUPPORTED: Final = ("sliding_window", "softcap", "s_aux", "position_bias")
+
+
+def power_of_two(number: int, least: int = 256) -> int:
+    """The next one at or above `number`, and at least `least`."""
+    return max(least, 1 << (number - 1).bit_length())
 
 
 class SlotStore:
@@ -34,16 +39,28 @@ class SlotStore:
     def release(self) -> None:
         self.values = self._empty(0)
 
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes
+
+    @torch.inference_mode()  # as the steps that filled it
+    def forget(self) -> None:
+        """Zeros again, at the same address: what was captured over the buffer stays valid."""
+        self.values.zero_()
+
     def _empty(self, length: int) -> torch.Tensor:
         # Zeros: attention multiplies what a shorter sequence leaves unused by 0, and 0 * NaN is NaN.
         return torch.zeros((*self._shape, length, self._head_dim), dtype=self._dtype, device=self._device)
 
-    def reserve(self, length: int, running: int) -> None:
-        """Make room for `length` positions, keeping the first `running` slots."""
+    def reserve(self, length: int, running: int, *, doubling: bool = False) -> None:
+        """Make room for `length` positions, keeping the first `running` slots.
+
+        `doubling`: grow rarely, because what was captured over the buffer is lost with it.
+        """
         have = self.values.shape[4]
         if length <= have:
             return
-        grown = self._empty(-(-length // _LENGTH_STEP) * _LENGTH_STEP)
+        grown = self._empty(power_of_two(length) if doubling else -(-length // _LENGTH_STEP) * _LENGTH_STEP)
         grown[:, :, :running, :, :have] = self.values[:, :, :running]
         self.values = grown
 
@@ -60,11 +77,29 @@ class SlotStore:
         self.values[:, :, target, :, :length] = self.values[:, :, source, :, :length]
 
 
+class LayerAttention(Protocol):
+    """What every layer of a pass calls instead of its own attention."""
+
+    def __call__(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+    ) -> torch.Tensor:
+        """Store the new keys and values, then attend.
+
+        `query` [1, query heads, tokens, head_dim], `key` and `value` [1, heads, tokens, head_dim];
+        returns [1, tokens, query heads, head_dim].
+        """
+        ...
+
+
 class SlotAttention:
     """Attention of one planned pass. Positions are absolute; a slot holds one sequence from position 0."""
 
-    def __init__(self, store: SlotStore, plan: StepPlan, *, shared: int) -> None:
-        """`shared`: leading positions that all running slots have in common, read once from slot 0."""
+    def __init__(self, store: SlotStore, plan: StepPlan, *, shared: int, batched: bool | None = None) -> None:
+        """`shared`: leading positions that all running slots have in common, read once from slot 0.
+
+        `batched`: new prompts of about one length are one product, padded; None does that on a GPU, where
+        the number of kernels is the cost, and never on a CPU, where it is the arithmetic.
+        """
         device = store.values.device
         self._values = store.values
         self._running = plan.running
@@ -72,7 +107,9 @@ class SlotAttention:
         self._slots = torch.tensor(plan.write_slots, device=device)
         self._positions = torch.tensor(plan.write_positions, device=device)
         self._sources = torch.tensor(plan.write_sources, device=device)
-        self._spans = [(span, _causal_mask(span, device)) for span in plan.spans]
+        batched = device.type != "cpu" if batched is None else batched
+        groups = group_spans(plan.spans) if batched else [(span,) for span in plan.spans]
+        self._prompts = [SpanGroup(group, device) for group in groups]
         positions = torch.tensor(plan.positions[: plan.running], device=device)
         self._length = 1 + max(plan.positions[: plan.running], default=-1)
         columns = torch.arange(shared, self._length, device=device)
@@ -83,11 +120,6 @@ class SlotAttention:
     def __call__(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
-        """Store the new keys and values, then attend.
-
-        `query` [1, query heads, tokens, head_dim], `key` and `value` [1, heads, tokens, head_dim];
-        returns [1, tokens, query heads, head_dim].
-        """
         keys, values = self._values[layer, 0], self._values[layer, 1]
         keys[self._slots, :, self._positions] = key[0].transpose(0, 1)[self._sources]
         values[self._slots, :, self._positions] = value[0].transpose(0, 1)[self._sources]
@@ -98,9 +130,8 @@ class SlotAttention:
         output = torch.empty_like(grouped)
         if self._running:
             output[: self._running] = self._decode(grouped[: self._running] * scaling, keys, values)
-        for span, mask in self._spans:
-            rows = slice(span.flat, span.flat + span.end - span.start)
-            output[rows] = _prefill(grouped[rows], keys[span.slot], values[span.slot], span, mask, scaling)
+        for group in self._prompts:
+            group.attend(output, grouped, keys, values, scaling)
         return output.flatten(1, 2)[None]
 
     def _decode(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -120,32 +151,6 @@ class SlotAttention:
         return output + weights[..., shared:] @ values[:running, :, own]
 
 
-def _causal_mask(span: Span, device: torch.device) -> torch.Tensor:
-    rows = torch.arange(span.start, span.end, device=device)
-    return torch.arange(span.end, device=device)[None, :] <= rows[:, None]
-
-
-def _prefill(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    span: Span,
-    mask: torch.Tensor,
-    scaling: float,
-) -> torch.Tensor:
-    """One span: `query` [tokens, heads, group, head_dim]; its slot's `keys` [heads, length, head_dim]."""
-    tokens, heads, group, _ = query.shape
-    rows = query.permute(1, 2, 0, 3).reshape(1, heads, group * tokens, -1)
-    output = functional.scaled_dot_product_attention(
-        rows,
-        keys[None, :, : span.end],
-        values[None, :, : span.end],
-        attn_mask=mask.repeat(group, 1),
-        scale=scaling,
-    )
-    return output.view(heads, group, tokens, -1).permute(2, 0, 1, 3)
-
-
 def attend(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -153,7 +158,7 @@ def attend(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     *,
-    slots: SlotAttention | None = None,
+    slots: LayerAttention | None = None,
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
