@@ -125,6 +125,9 @@ def build(
     recipe: Annotated[str, typer.Argument(help="A recipe of our own, e.g. demo-real, or a TOML file.")],
     destination: Annotated[Path, typer.Argument(help="The release folder to write; must not exist.")],
     data: Annotated[Path, typer.Option(help="The folder that the recipe's paths are below.")],
+    store: Annotated[
+        Path, typer.Option(help="The store that keeps the lake's files once for all releases.")
+    ] = Path("runs/store"),
     debug: Debug = False,
 ) -> None:
     """Make a whole release from a recipe: import, split, take the lake, seal.
@@ -133,11 +136,12 @@ def build(
     """
 
     def work() -> None:
+        from catalog.store import Store
         from verifier.build import build as build_release
         from verifier.build import find_recipe
         from verifier.release import Release
 
-        built = build_release(find_recipe(recipe), data, destination)
+        built = build_release(find_recipe(recipe), data, destination, Store(store))
         for record in built.imports:
             typer.echo(f"{record.importer}: {record.tasks} tasks from {record.rows} rows")
             for row in record.dropped:

@@ -112,11 +112,6 @@ def bundle_fields(bundle: EvidenceBundle) -> dict[str, Root]:
     }
 
 
-def one_episode(interaction: Interaction) -> Fields:
-    """The fields of a single interaction: `episode/question` and so on."""
-    return Fields({"episode": lambda: episode_tree(interaction)})
-
-
 def episode_tree(interaction: Interaction, path: str = "episode") -> dict[str, Any]:
     """Everything public of one interaction under the names of the grammar; `path` is its own address."""
     task, record = interaction.task, interaction.record

@@ -4,7 +4,6 @@ Recipes of our own are in `verifier/recipes`. Paths in a recipe are below a data
 time of building. Equal files give an equal release. Never reads references.
 """
 
-import shutil
 import tempfile
 import tomllib
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from verifier import draft as drafts
+from catalog.store import Store
 from verifier.draft import Draft
 from verifier.freeze import Declared, freeze_draft
 from verifier.id_list import read_ids
@@ -22,6 +21,7 @@ from verifier.importers.base import Importer, Kind
 from verifier.importers.biomni import Biomni
 from verifier.importers.jsonl import JsonLines
 from verifier.importers.lab_bench import LabBench
+from verifier.lake import add_lake
 from verifier.layout import Header, Import, ReleaseError, describe
 from verifier.split import SplitResult, split, split_by_ids
 from verifier.task import Split
@@ -102,10 +102,11 @@ def find_recipe(name_or_path: str) -> Recipe:
         raise ReleaseError(f"{path}: {describe(error)}") from None
 
 
-def build(recipe: Recipe, data: Path, destination: Path) -> Built:
+def build(recipe: Recipe, data: Path, destination: Path, store: Store | None = None) -> Built:
     """Make the release folder `destination`, which must not exist, from the files below `data`.
 
-    Raises ReleaseError, one line naming the file and the row or entry; then nothing is left behind.
+    `store` keeps the lake's files once for all releases; without one they are this release's alone. Raises
+    ReleaseError, one line naming the file and the row or entry; then nothing is left behind.
     """
     if destination.exists():
         raise ReleaseError(f"{destination} exists already: remove it or choose another folder")
@@ -113,11 +114,13 @@ def build(recipe: Recipe, data: Path, destination: Path) -> Built:
         raise ReleaseError(f"{data}: no such folder; the recipe's files are expected there")
     destination.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{destination.name}-draft-", dir=destination.parent) as folder:
-        draft = Draft.create(Path(folder))
+        draft = Draft.create(Path(folder) / "draft")
         imports = tuple(draft.add(_opened(source, data), source.drop) for source in recipe.source)
         dealt = _split(recipe, draft, data)
         if recipe.lake is not None:
-            _take_lake(recipe.lake, draft, data)
+            lake = recipe.lake
+            add_lake(draft, data / lake.folder, store or Store(Path(folder) / "store"), list(lake.files))
+            draft.declare(sources=(), notes=(), lake_descriptions=lake.files)
         declared = Declared(name=recipe.name, licence=recipe.licence, notes=recipe.notes)
         header = freeze_draft(draft, destination, declared)
     return Built(header, imports, dealt)
@@ -139,17 +142,3 @@ def _split(recipe: Recipe, draft: Draft, data: Path) -> SplitResult:
     if recipe.ids is not None:
         return split_by_ids(draft, read_ids(data / recipe.ids))
     return split(draft, recipe.sizes or {}, seed=recipe.seed, break_groups=recipe.break_groups)
-
-
-def _take_lake(lake: LakeRecipe, draft: Draft, data: Path) -> None:
-    for name in lake.files:
-        target = draft.root / drafts.LAKE / name
-        if not target.resolve().is_relative_to((draft.root / drafts.LAKE).resolve()):
-            raise ReleaseError(f"lake: {name!r} is not a plain path inside {lake.folder}")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        path = data / lake.folder / name
-        try:
-            shutil.copyfile(path, target)
-        except OSError as error:
-            raise ReleaseError(f"{path}: {error.strerror}; the recipe's lake needs it") from None
-    draft.declare(sources=(), notes=(), lake_descriptions=lake.files)

@@ -15,6 +15,7 @@ from broker.record import (
 )
 from harness_lab.evidence import Interaction
 from harness_lab.feedback import GivenReply
+from harness_lab.fields import Fields, episode_tree
 from harness_lab.replies import WORDINGS, ReplyCase
 from verifier.task import AnswerFormat, Task
 
@@ -96,6 +97,11 @@ def interaction(task_id: str = "t1", case: ReplyCase | None = None, **changes: A
         record=record(task_id, **changes),
         given=(given(case),) if case is not None else (),
     )
+
+
+def one_episode(interaction: Interaction) -> Fields:
+    """The fields of a single interaction, as an interpreter names them: `episode/question` and so on."""
+    return Fields({"episode": lambda: episode_tree(interaction)})
 
 
 def evaluation(

@@ -4,13 +4,13 @@ import json
 from typing import Any
 
 import pytest
-from lab_samples import given, interaction, tool_call
+from lab_samples import given, interaction, one_episode, tool_call
 
 from broker.budgets import Budgets
 from broker.harness import Harness
 from harness_lab.annotation import Annotation
 from harness_lab.evidence import Interaction, bundle
-from harness_lab.fields import Fields, UnknownField, one_episode
+from harness_lab.fields import Fields, UnknownField
 from harness_lab.improver.base import ProposalContext
 from harness_lab.improver.view import fields
 from harness_lab.replies import ReplyCase

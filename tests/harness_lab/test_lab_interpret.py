@@ -3,13 +3,12 @@
 from typing import Any
 
 import pytest
-from lab_samples import a_task, given, record, tool_call
+from lab_samples import a_task, given, one_episode, record, tool_call
 from test_lab_feedback import Broken
 
 from harness_lab.annotation import Annotation, InterpretationRequest
 from harness_lab.auxiliary import RuleAuxiliary
 from harness_lab.evidence import Interaction
-from harness_lab.fields import one_episode
 from harness_lab.interpret import interpret, interpretation_request, read_annotation
 from harness_lab.replies import ReplyCase
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from catalog.store import Store
 from tests.fixtures.benchmark_files import DATA, lab_row, needs_data, write_lines
 from tests.fixtures.command_line import ROOT, rinr
 from tests.fixtures.sandboxes import QUICK
@@ -34,7 +35,8 @@ needs_lake = pytest.mark.skipif(
 def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
     """demo-real, built by the command line as a user builds it."""
     folder = tmp_path_factory.mktemp("demo") / "demo-real"
-    done = rinr("release", "build", "demo-real", str(folder), "--data", str(DATA.resolve()))
+    settings = ["--data", str(DATA.resolve()), "--store", str(folder.parent / "store")]
+    done = rinr("release", "build", "demo-real", str(folder), *settings)
     assert done.returncode == 0, done.stderr
     assert "splits: 48 train, 12 val, 12 test" in done.stdout
     assert "material groups in two splits: 0 train-val, 0 train-test, 0 val-test" in done.stdout
@@ -159,6 +161,17 @@ def test_a_recipe_file_of_ones_own_builds_with_an_own_split_and_a_lake(tmp_path:
     assert "lake/a.csv" in built.header.payload
     assert built.split.left_out == 2
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert (tmp_path / "out/lake/a.csv").stat().st_nlink == 1
+
+
+@pytest.mark.spec("DATA-02")
+def test_two_builds_over_one_store_use_the_lake_s_bytes_once(tmp_path: Path) -> None:
+    data, store = small_data(tmp_path / "data"), Store(tmp_path / "store")
+    recipe = small_recipe(tmp_path / "r.toml", '[lake]\nfolder = "tables"\nfiles = { "a.csv" = "Numbers." }')
+    one, other = (build(recipe, data, tmp_path / name, store) for name in ("one", "other"))
+    assert one.header == other.header
+    first, second = (tmp_path / name / "lake/a.csv" for name in ("one", "other"))
+    assert first.stat().st_ino == second.stat().st_ino != (data / "tables/a.csv").stat().st_ino
 
 
 @pytest.mark.parametrize(
@@ -189,11 +202,15 @@ def test_what_a_recipe_misses_is_named_and_nothing_is_left_behind(tmp_path: Path
     data = small_data(tmp_path / "data")
     lake = '[lake]\nfolder = "tables"\nfiles = {{ "{name}" = "x" }}'
     cases = [
-        (small_recipe(tmp_path / "a.toml", lake.format(name="b.csv")), data, "tables/b.csv: No such file"),
+        (
+            small_recipe(tmp_path / "a.toml", lake.format(name="b.csv")),
+            data,
+            "tables/b.csv is missing; a lake",
+        ),
         (
             small_recipe(tmp_path / "b.toml", lake.format(name="../../x")),
             data,
-            "not a plain path inside tables",
+            "not a plain path inside the lake",
         ),
         (small_recipe(tmp_path / "c.toml"), tmp_path / "none", "none: no such folder"),
         (
