@@ -15,6 +15,7 @@ from broker.judge import JudgeSettings
 from catalog.digest import digest_json
 from harness_lab.manner import ResponseFormat
 from rl.contract import RlContract
+from rl.skyrl.settings import SkyrlSettings
 
 
 class _Config(BaseModel):
@@ -123,6 +124,11 @@ class AuxiliaryConfig(_Config):
 class TrainerConfig(_Config):
     """Where the outer recursion trains."""
 
+    kind: Literal["embedded", "skyrl"] = "embedded"
+    """`embedded`: one process, on the CPU or one GPU. `skyrl`: SkyRL on Ray with FSDP and vLLM, any number of
+    GPUs; it is installed apart (deploy/skyrl.md)."""
+    skyrl: SkyrlSettings = SkyrlSettings()
+    """Of `kind=skyrl`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(default=0, ge=0)
     start: Literal["exec", "fork"] = "exec"
@@ -138,6 +144,8 @@ class TrainerConfig(_Config):
     def _forks_on_cpu(self) -> Self:
         if self.start == "fork" and self.device != "cpu":
             raise ValueError("trainer.start=fork needs trainer.device=cpu: a GPU's driver survives no fork")
+        if self.start == "fork" and self.kind == "skyrl":
+            raise ValueError("trainer.kind=skyrl needs trainer.start=exec: Ray survives no fork")
         return self
 
 
@@ -212,5 +220,7 @@ def config_identity(config: RunConfig) -> str:
         "auxiliary": {"endpoint"},
         "judge": {"endpoint"},
         "sandbox": {"pool"},
+        # Where SkyRL does not train, its settings change nothing.
+        "trainer": set[str]() if config.trainer.kind == "skyrl" else {"kind", "skyrl"},
     }
     return digest_json(config.model_dump(mode="json", exclude=apart))

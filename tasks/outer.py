@@ -155,6 +155,7 @@ async def train_request(session: Session, request: str) -> Trained:
             contract=session.config.rl,
             cycle=cycle,
             cursor=wanted["cursor"],
+            skyrl=session.config.trainer.skyrl if session.config.trainer.kind == "skyrl" else None,
         )
         total = job.contract.updates * job.contract.episodes_per_batch
         with session.progress.stage(f"r{cycle:04d} training", total=total, unit="episodes") as bar:
@@ -271,6 +272,10 @@ def _panel_file(session: Session, trained: Trained) -> Path:
 def _show(session: Session, bar: StageBar, event: Mapping[str, Any]) -> None:
     if event.get("event") == "episode":
         bar.advance(1)
+    elif event.get("event") == "part":
+        session.progress.note(f"SkyRL, {event['name']}: {event['seconds']:.0f} s")
+    elif event.get("event") == "lost":
+        session.progress.note(f"an attempt at {event['task']} was lost: {event['error']}")
     elif event.get("event") == "update":
         session.progress.generated(int(event["generated_tokens"]))
         session.progress.note(
