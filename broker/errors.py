@@ -45,6 +45,10 @@ class ModelUnavailable(Exception):
     """The task model's endpoint is down, or answered something that cannot be an episode's data."""
 
 
+class ServiceRefused(ModelUnavailable):
+    """An inference service that another try would not bring up: something must be set otherwise first."""
+
+
 class PromptRefused(ValueError):
     """A chat endpoint that works refuses these messages, as a chat template may: the program's own fault."""
 

@@ -1,8 +1,8 @@
-"""The one inference service of a run: an endpoint of the user's, the embedded engine, or a server command.
+"""The one inference service of a run: a user's endpoint, the embedded engine, vLLM, or a server command.
 
-Started on a model folder, health-checked, and proven gone before training (HOST-10, HAND-04). A chat
-endpoint's folder holds only the tokenizer that counts for it, and which model is meant (HOST-11). Must not
-know what is asked of the model.
+Started on a model folder, health-checked, and proven gone before training, its GPU memory included (HOST-10,
+HAND-04). A chat endpoint's folder holds only the tokenizer that counts for it, and which model is meant
+(HOST-11). Must not know what is asked of the model.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,13 +24,18 @@ from broker.client import CompletionsClient
 from broker.endpoint import Endpoint, EndpointSettings
 from broker.engine.process import EngineProcess
 from broker.errors import ModelUnavailable
+from broker.gpu_memory import FREE_SECONDS, MemoryWatch, plain
 from broker.limiter import Limiter
 from broker.model import Sampling
 from broker.sandbox.labels import temporary_prefix
-from broker.server_process import ServerProcess
+from broker.server_process import ServerProcess, attended
+from broker.service_log import ServiceLog
 from broker.template import ChatTemplate
+from broker.vllm_server import VllmProcess
+from broker.vllm_settings import VllmSettings
 
 _HEALTH_SECONDS: Final = 30.0
+_ONE_TOKEN: Final = Sampling(temperature=0.0, seed=0, max_tokens=1)
 _TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
@@ -38,13 +44,16 @@ class InferenceSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["embedded", "endpoint", "command", "chat"]
+    kind: Literal["embedded", "endpoint", "command", "vllm", "chat"]
     device: str = "auto"
     threads: int = 0
     """Torch threads of the embedded engine; 0 leaves the choice to torch."""
     max_batch: int = 32
-    """Sequences that the embedded engine generates at once; the rest waits in the host's own queue."""
+    """Sequences that the embedded engine or vLLM generates at once; the rest waits in the host's queue."""
     context_tokens: int = 2048
+    vllm: VllmSettings = VllmSettings()
+    seed: int = 0
+    """vLLM's own; every request has another one of its own."""
     base_url: str | None = None
     served_name: str | None = None
     command: tuple[str, ...] = ()
@@ -59,19 +68,31 @@ class InferenceSpec(BaseModel):
 class InferenceService:
     """One service on one model folder. `start` before `client`, `stop` in any case."""
 
-    def __init__(self, spec: InferenceSpec, model_dir: Path) -> None:
+    def __init__(self, spec: InferenceSpec, model_dir: Path, log: ServiceLog | None = None) -> None:
+        """`log`: where starts and releases are told, and vLLM's own logs are kept."""
         self._spec = spec
         self._model_dir = model_dir
+        self._told = log
+        self._memory: MemoryWatch | None = None
         self._process: ServerProcess | None = None
         self._client: CompletionsClient | ChatModel | None = None
 
     async def start(self) -> CompletionsClient | ChatModel:
         """A client whose server answers and serves the model. Raises ModelUnavailable naming what failed."""
+        started = time.monotonic()
         try:
             self._client = await self._open()
             await self._client.identity()
-        except BaseException:
+            if self._spec.kind == "vllm" and isinstance(self._client, CompletionsClient):
+                # Its health says nothing of the engine behind it.
+                await self._client.complete((0,), _ONE_TOKEN)
+            await self._tell("started", seconds=time.monotonic() - started)
+        except BaseException as error:
+            # A server that dies of the first request has said more in its log than on the wire.
+            died = self._process.death() if self._process and isinstance(error, ModelUnavailable) else None
             await self.stop()
+            if died is not None:
+                raise died from error
             raise
         return self._client
 
@@ -91,7 +112,7 @@ class InferenceService:
             return True
         try:
             async with asyncio.timeout(_HEALTH_SECONDS):
-                await self._client.complete((0,), Sampling(temperature=0.0, seed=0, max_tokens=1))
+                await self._client.complete((0,), _ONE_TOKEN)
         except (ModelUnavailable, TimeoutError):
             return False
         return True
@@ -101,7 +122,10 @@ class InferenceService:
         return self._client.client.spending() if isinstance(self._client, ChatModel) else None
 
     async def stop(self) -> None:
-        """Close the client, end the process and return when it is gone. Idempotent."""
+        """Close the client, end the process, and return when it and its GPU memory are gone. Idempotent.
+
+        Raises `ModelUnavailable` naming the processes that stay, or that hold memory of its devices.
+        """
         client, self._client = self._client, None
         process, self._process = self._process, None
         try:
@@ -109,29 +133,72 @@ class InferenceService:
                 await client.close()
         finally:
             if process is not None:
-                await asyncio.to_thread(process.stop)
+                await self._end(process)
+
+    async def _end(self, process: ServerProcess) -> None:
+        began = time.monotonic()
+        await asyncio.to_thread(process.stop)
+        memory, self._memory = self._memory, None
+        if memory is None:
+            return
+        gone = time.monotonic()
+        free = await asyncio.to_thread(memory.prove_free, process.what, FREE_SECONDS)
+        if self._told is not None:
+            self._told.write(
+                "released",
+                seconds_stop=round(gone - began, 3),
+                seconds_memory=round(time.monotonic() - gone, 3),
+                before=plain(memory.before),
+                after=plain(free),
+            )
+
+    async def _tell(self, event: str, *, seconds: float) -> None:
+        if self._told is None or self._process is None or self._memory is None:
+            return
+        now = await asyncio.to_thread(self._memory.now)
+        self._told.write(
+            event,
+            kind=self._spec.kind,
+            model=self._model_dir.name,
+            pid=self._process.pid,
+            seconds=round(seconds, 3),
+            before=plain(self._memory.before),
+            now=plain(now),
+        )
 
     async def _open(self) -> CompletionsClient | ChatModel:
         spec = self._spec
         if spec.kind in ("endpoint", "chat"):
             return self._remote(spec)
+        process: ServerProcess
         if spec.kind == "embedded":
-            process: ServerProcess = EngineProcess(
+            process = EngineProcess(
                 self._model_dir,
                 device=spec.device,
                 max_batch=spec.max_batch,
                 max_length=spec.context_tokens,
                 threads=spec.threads or None,
             )
+        elif spec.kind == "vllm":
+            process = VllmProcess(
+                self._model_dir,
+                spec.vllm,
+                context_tokens=spec.context_tokens,
+                sequences=spec.max_batch,
+                seed=spec.seed,
+                log=self._told.server_log(spec.kind) if self._told is not None else None,
+            )
         else:
             words = [sys.executable if word == "python" else word for word in spec.command]
             # The user's command need not know when its run is gone.
-            attended = [sys.executable, "-m", "broker.server_child", str(os.getpid()), *words]
-            process = ServerProcess([*attended, "--model", str(self._model_dir)], what="the server command")
+            command = [*attended(words), "--model", str(self._model_dir)]
+            process = ServerProcess(command, what="the server command")
         self._process = process
+        if spec.device != "cpu" or spec.kind == "vllm":
+            self._memory = await asyncio.to_thread(MemoryWatch, spec.vllm.device_names)
         await asyncio.to_thread(process.start)
         # More requests than the engine works on would queue there, on the programs' clocks (case T17).
-        sequences = Limiter(spec.max_batch) if spec.kind == "embedded" else None
+        sequences = Limiter(spec.max_batch) if spec.kind in ("embedded", "vllm") else None
         return CompletionsClient(process.base_url, process.model_name, spec.settings, sequences=sequences)
 
     def _remote(self, spec: InferenceSpec) -> CompletionsClient | ChatModel:

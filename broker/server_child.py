@@ -1,9 +1,11 @@
 """A serving child's duties to its parent (`server_process`): say when it serves, and never outlive it.
 
-`python -m broker.server_child PARENT COMMAND...` does the second for a command that knows nothing of it.
+`python -m broker.server_child PARENT GRACE COMMAND...` does the second for a command that knows nothing of
+it, and for every process that the command starts.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -16,8 +18,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from broker.process_group import descendants
+
 _WATCH_SECONDS: Final = 0.5
-_STOP_SECONDS: Final = 5.0
+_SET_CHILD_SUBREAPER: Final = 36
 
 
 def end_with_parent(parent: int | None) -> None:
@@ -42,23 +46,43 @@ def write_ready(path: Path, port: int) -> None:
     partial.replace(path)
 
 
-def attend(parent: int, command: Sequence[str]) -> int:
-    """Run a command as long as the parent lives; SIGTERM goes on to it. Returns its exit status."""
+def attend(parent: int, grace: float, command: Sequence[str]) -> int:
+    """Run a command as long as the parent lives; SIGTERM goes on to it. Returns its exit status.
+
+    `grace`: seconds from SIGTERM until it is killed.
+    When this returns nothing is left that the command started, workers that lost their own parent included.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    told = threading.Event()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        told.set()
+
+    signal.signal(signal.SIGTERM, note)
     child = subprocess.Popen(command)
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
+    try:
+        while os.getppid() == parent and not told.is_set():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return child.wait(_WATCH_SECONDS / 5)
         child.terminate()
-
-    signal.signal(signal.SIGTERM, pass_on)
-    while os.getppid() == parent:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return child.wait(_WATCH_SECONDS)
-    child.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        return child.wait(_STOP_SECONDS)
-    child.kill()
-    return child.wait()
+            return child.wait(grace)
+        child.kill()
+        return child.wait()
+    finally:
+        _end_descendants()
+
+
+def _end_descendants() -> None:
+    while left := descendants(os.getpid()):
+        for one in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGKILL)
+        # Orphans are this process's to collect.
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+        time.sleep(0.02)
 
 
 if __name__ == "__main__":
-    sys.exit(attend(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(attend(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]))

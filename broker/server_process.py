@@ -1,7 +1,8 @@
 """A server of the run's own as a child process: started, health-checked, proven gone (HOST-10, HAND-04).
 
 It runs any command that takes `--port 0 --ready-file FILE` and writes {"port": ...} there when it serves
-(`server_child` has that half). Must not know requests, nor what is served.
+(`server_child` has that half). The child leads a process group, and gone is gone with all of it. Must not
+know requests, nor what is served.
 """
 
 import contextlib
@@ -9,21 +10,24 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import httpx
 
 from broker.errors import ModelUnavailable
+from broker.process_group import end_group
 from broker.sandbox.labels import temporary_prefix
 
 _POLL_SECONDS: Final = 0.05
 _LOG_LINES: Final = 15
 _STOP_SECONDS: Final = 5.0
+_MARGIN_SECONDS: Final = 3.0
 _MEMORY_SETTINGS: Final = {
     # glibc: take big blocks from the heap and keep them, instead of mapping fresh pages for every
     # intermediate result (measured on the embedded engine: prompts 13 % faster).
@@ -36,6 +40,9 @@ _MEMORY_SETTINGS: Final = {
 class ServerProcess:
     """One server child. `with ServerProcess(command) as server: ... server.base_url`."""
 
+    defaults: ClassVar[Mapping[str, str]] = _MEMORY_SETTINGS
+    """Variables of the child where the parent has none."""
+
     def __init__(
         self,
         command: Sequence[str],
@@ -44,14 +51,19 @@ class ServerProcess:
         start_seconds: float = 180.0,
         health: str = "/health",
         environment: Mapping[str, str] | None = None,
+        stop_seconds: float = _STOP_SECONDS,
+        log: Path | None = None,
     ) -> None:
         """Nothing starts yet. `start_seconds`: how long it may take until it serves; `health`: a path that
-        answers 200 then; `environment`: variables beside the parent's."""
+        answers 200 then; `environment`: variables beside the parent's; `stop_seconds`: from SIGTERM until
+        it is killed; `log`: a file that is kept, else it goes with the process."""
         self._command = list(command)
-        self._what = what
+        self.what = what
         self._start_seconds = start_seconds
         self._health = health
         self._environment = dict(environment or {})
+        self._stop_seconds = stop_seconds
+        self._kept_log = log
         self._child: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._port = 0
@@ -61,7 +73,7 @@ class ServerProcess:
     def url(self) -> str:
         """`http://127.0.0.1:PORT`."""
         if not self._port:
-            raise ModelUnavailable(f"{self._what} is not started")
+            raise ModelUnavailable(f"{self.what} is not started")
         return f"http://127.0.0.1:{self._port}"
 
     @property
@@ -98,8 +110,8 @@ class ServerProcess:
         try:
             with self._log.open("wb") as log:
                 self._child = subprocess.Popen(
-                    [*self._command, "--port", "0", "--ready-file", str(self._ready)],
-                    env={**_MEMORY_SETTINGS, **os.environ, **self._environment, "PYTHONPATH": search},
+                    self._words(),
+                    env={**self.defaults, **os.environ, **self._environment, "PYTHONPATH": search},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -108,7 +120,7 @@ class ServerProcess:
                 )
         except OSError as error:
             self.stop()
-            raise ModelUnavailable(f"{self._what} could not be started: {error}") from error
+            raise ModelUnavailable(f"{self.what} could not be started: {error}") from error
         self._deadline = time.monotonic() + self._start_seconds
 
     def wait_until_ready(self) -> None:
@@ -116,25 +128,36 @@ class ServerProcess:
         if self._port:
             return
         try:
-            self._port = self._read_port()
+            self._port = self._await_port()
             self._request("GET", self._health, 10.0)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """End the child and return when it is gone. Idempotent."""
+        """End the child and its whole group; return when they are gone. Idempotent.
+
+        Raises `ModelUnavailable` naming processes that cannot be ended.
+        """
         child, self._child, self._port = self._child, None, 0
-        if child is not None:
-            child.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(timeout=_STOP_SECONDS)
-            if child.poll() is None:
-                child.kill()
-                child.wait(timeout=30)
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        try:
+            if child is not None:
+                child.send_signal(signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(timeout=self._stop_seconds + _MARGIN_SECONDS)
+                if child.poll() is None:
+                    child.kill()
+                    child.wait(timeout=30)
+                end_group(child.pid, self.what)
+        finally:
+            if self._folder is not None:
+                self._folder.cleanup()
+                self._folder = None
+
+    def death(self) -> ModelUnavailable | None:
+        """Why a child that was started has ended by itself; None while it lives."""
+        code = self._child.poll() if self._child is not None else None
+        return None if code is None else self._ended(code)
 
     def stats(self) -> dict[str, float]:
         return self._request("GET", "/stats", 10.0)
@@ -149,6 +172,8 @@ class ServerProcess:
 
     @property
     def _log(self) -> Path:
+        if self._kept_log is not None:
+            return self._kept_log
         assert self._folder is not None
         return Path(self._folder.name) / "server.log"
 
@@ -160,18 +185,33 @@ class ServerProcess:
     def _first_model(self) -> dict[str, Any]:
         return self._request("GET", "/v1/models", 10.0)["data"][0]
 
-    def _read_port(self) -> int:
-        if self._child is None:
-            raise ModelUnavailable(f"{self._what} is not started")
+    def _words(self) -> list[str]:
+        """The command line, complete."""
+        return [*self._command, "--port", "0", "--ready-file", str(self._ready)]
+
+    def _await_port(self) -> int:
+        """The port, once the child serves. Raises `ModelUnavailable`."""
         while not self._ready.exists():
-            if (code := self._child.poll()) is not None:
-                raise ModelUnavailable(f"{self._what} ended with status {code} at start: {self._log_tail()}")
-            if time.monotonic() > self._deadline:
-                raise ModelUnavailable(
-                    f"{self._what} did not serve within {self._start_seconds:.0f} s: {self._log_tail()}"
-                )
+            self._check_starting()
             time.sleep(_POLL_SECONDS)
         return int(json.loads(self._ready.read_text(encoding="utf-8"))["port"])
+
+    def _check_starting(self) -> None:
+        """Raise `ModelUnavailable` when the child has ended or its time is up."""
+        # Once: another thread may stop the server meanwhile.
+        child = self._child
+        if child is None:
+            raise ModelUnavailable(f"{self.what} is not started")
+        if (code := child.poll()) is not None:
+            raise self._ended(code)
+        if time.monotonic() > self._deadline:
+            raise ModelUnavailable(
+                f"{self.what} did not serve within {self._start_seconds:.0f} s: {self._log_tail()}"
+            )
+
+    def _ended(self, code: int) -> ModelUnavailable:
+        """What is said of a child that has ended before it served."""
+        return ModelUnavailable(f"{self.what} ended with status {code} at start: {self._log_tail()}")
 
     def _log_tail(self) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -183,10 +223,16 @@ class ServerProcess:
             with httpx.Client(trust_env=False, timeout=seconds) as client:
                 response = client.request(method, url, **options)
         except httpx.HTTPError as error:
-            raise ModelUnavailable(f"{self._what} at {url} does not answer: {error!r}") from error
+            raise ModelUnavailable(f"{self.what} at {url} does not answer: {error!r}") from error
         if response.status_code != 200:
             raise ModelUnavailable(_error_message(response))
-        return response.json()
+        # vLLM is healthy without a word.
+        return response.json() if response.content else {}
+
+
+def attended(command: Sequence[str], stop_seconds: float = _STOP_SECONDS) -> list[str]:
+    """The command line under which a command that knows nothing of this process ends with it."""
+    return [sys.executable, "-m", "broker.server_child", str(os.getpid()), str(stop_seconds), *command]
 
 
 def _error_message(response: httpx.Response) -> str:

@@ -43,6 +43,8 @@ def check_inputs(config: RunConfig) -> None:
     """What can be refused before anything is started or written: release, model folder, a chat endpoint."""
     if config.mode == "cycle":
         refuse_chat_model(config.model.inference)
+    if config.model.inference == "vllm":
+        config.model.vllm.check_installed()
     find(config.release)
     if config.model.inference != "endpoint" and config.model.name != DEFAULT_MODEL:
         find_model(config.model.name, Path(config.storage.cache))

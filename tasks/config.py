@@ -4,7 +4,7 @@ Unknown fields are refused everywhere, so that a misspelt setting never silently
 """
 
 from datetime import UTC, datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -12,6 +12,7 @@ from broker.budgets import Budgets
 from broker.chat_model import Dialect, LengthParameter
 from broker.endpoint import EndpointSettings
 from broker.judge import JudgeSettings
+from broker.vllm_settings import VllmSettings
 from catalog.digest import digest_json
 from harness_lab.manner import ResponseFormat
 from rl.contract import RlContract
@@ -48,10 +49,11 @@ class ModelConfig(_Config):
     name: str
     """A model folder, or `smollm2-135m-instruct` for the packaged one. For `chat` only its tokenizer is read:
     it counts for every budget; tokenizer.json is enough."""
-    inference: Literal["embedded", "endpoint", "command", "chat"] = "embedded"
-    """`embedded`: our engine in a child process. `endpoint`: a server that the user runs. `command`: a
-    server that the run starts; it is given `--model DIR --port 0 --ready-file FILE`. `chat`: any chat
-    endpoint, without token ids: evaluation and harness learning, never RL (HOST-11)."""
+    inference: Literal["embedded", "endpoint", "command", "vllm", "chat"] = "embedded"
+    """`embedded`: our engine in a child process. `endpoint`: a server that the user runs. `vllm`: vLLM,
+    started by the run. `command`: another server that the run starts; it is given `--model DIR --port 0
+    --ready-file FILE`. `chat`: any chat endpoint, without token ids: evaluation and harness learning, never
+    RL (HOST-11)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(default=0, ge=0)
     """Torch threads; 0 leaves the choice to torch."""
@@ -59,6 +61,8 @@ class ModelConfig(_Config):
     base_url: str | None = None
     served_name: str | None = None
     command: tuple[str, ...] = ()
+    vllm: VllmSettings = VllmSettings()
+    """Of `vllm`; it generates `max_batch` sequences at once."""
     api_key_variable: str = "OPENAI_API_KEY"
     """Of an endpoint: the environment variable that holds its key. The key itself is never recorded."""
     dialect: Dialect = "openai"
@@ -213,10 +217,11 @@ def new_run_id(config: RunConfig) -> str:
 
 def config_identity(config: RunConfig) -> str:
     """Digest of every setting that can change a result; where things lie, and what they cost, is not one."""
-    apart = {
+    apart: dict[str, Any] = {
         "run_id": True,
         "storage": True,
-        "model": {"endpoint"},
+        # Where vLLM is not asked, its settings change nothing.
+        "model": {"endpoint"} | (set() if config.model.inference == "vllm" else {"vllm"}),
         "auxiliary": {"endpoint"},
         "judge": {"endpoint"},
         "sandbox": {"pool"},

@@ -10,7 +10,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 
-from broker.errors import OURS
+from broker.errors import OURS, ServiceRefused
 from broker.evaluation import Evaluation
 from broker.evaluation import evaluate as run_evaluation
 from broker.record import GradedEpisode, episode_id
@@ -31,6 +31,8 @@ async def lost(_task: object, _run: object, state: State[Any]) -> bool:
     """Whether a stage failed for a reason that may pass; a refusal would only be refused again."""
     try:
         await state.result()
+    except ServiceRefused:
+        return False
     except (*OURS, TrainingError):
         return True
     except BaseException:
@@ -162,7 +164,12 @@ async def measure(
             key,
             index,
             started,
-            {"usage": usage_of(episodes), "spent": spent_on(episodes), "episode_ids": episode_ids(episodes)},
+            {
+                "usage": usage_of(episodes),
+                "spent": spent_on(episodes),
+                "episode_ids": episode_ids(episodes),
+                "server_losses": session.losses.of(key.digest) or None,
+            },
         )
         return session.store.put_record("measured", 1, measured.model_dump(mode="json"))
 

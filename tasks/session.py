@@ -25,6 +25,7 @@ from broker.limiter import Limiter
 from broker.outside import expect_checkers, runtime_for, verifier_identity
 from broker.sandbox.factory import open_factory
 from broker.sandbox.pool import pooled
+from broker.service_log import ServiceLog
 from broker.template import ChatTemplate
 from catalog.database import Catalog, RunStatus
 from catalog.digest import digest_json, short
@@ -42,6 +43,8 @@ from harness_lab.improver.skills import SkillsImprover
 from report.progress import RunProgress
 from tasks.auxiliary import open_chat
 from tasks.config import AuxiliaryConfig, RunConfig, config_identity, new_run_id
+from tasks.servers import ServerLosses
+from tasks.stage import running
 from verifier.grade import Grader
 from verifier.inventory import Inventory
 from verifier.release import find
@@ -118,6 +121,8 @@ class Session:
         self.limiter = Limiter(config.concurrency)
         self.claims: dict[str, int] = {}
         """Tokens of the handoff requests that this process holds."""
+        self.losses = ServerLosses()
+        self._services = ServiceLog(self.folder / "inference")
         self._service: InferenceService | None = None
         self._broker: Broker | None = None
         self._served: str | None = None
@@ -194,11 +199,14 @@ class Session:
         async with self._switch:
             # A dead or frozen server is replaced here, when the stage that lost it is tried again.
             usable = self._service is not None and await self._service.usable()
+            if self._service is not None and not usable:
+                self._lose(self._service)
+            self.losses.refuse_third(running.get(), self.config.model.inference)
             if self._broker is None or self._served != model.digest or not usable:
                 await self._release()
                 self.progress.note(f"starting inference for model {short(model.digest)}")
                 folder = self.model_folder(model)
-                self._service = InferenceService(self._inference_spec(), folder)
+                self._service = InferenceService(self._inference_spec(), folder, self._services)
                 self._broker = Broker(
                     model=await self._service.start(),
                     template=ChatTemplate.load(folder, counting=self.config.model.inference == "chat"),
@@ -212,7 +220,15 @@ class Session:
                     judge=self.judge,
                 )
                 self._served = model.digest
+            self.losses.serves(running.get())
             return self._broker
+
+    def _lose(self, service: InferenceService) -> None:
+        """Our server is dead or hangs; told and counted once."""
+        why = "hangs" if service.alive else "is dead"
+        self.losses.lost()
+        self._services.write("lost", why=why, stage=running.get())
+        self.progress.note(f"the inference server {why}: it is started again, once a stage")
 
     def inventory(self) -> Inventory:
         """What the release and the execution environment offer, public (PROP-03)."""
@@ -237,7 +253,11 @@ class Session:
 
     async def close(self) -> None:
         """End everything that this session started."""
-        await self.release_services()
+        try:
+            await self.release_services()
+        except ModelUnavailable as error:
+            # The rest must still be closed, and how the run ended must still be told.
+            self.progress.note(f"at the end: {error}")
         if self.exchanges.mark():
             self.keep_exchanges(f"unfinished stage of {self.run_id}")
         if self.chat is not None:
@@ -268,6 +288,8 @@ class Session:
             base_url=model.base_url,
             served_name=model.served_name,
             command=model.command,
+            vllm=model.vllm,
+            seed=self.config.seed,
             settings=model.endpoint,
             api_key_variable=model.api_key_variable,
             dialect=model.dialect,

@@ -7,6 +7,7 @@ Must not know any algorithm.
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,6 +16,8 @@ from catalog.digest import digest_json, is_digest
 from catalog.store import Ref, Store
 
 Scalar = str | int | float | bool | None
+running: ContextVar[str] = ContextVar("rinr_stage", default="")
+"""Key of the stage whose body runs."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,11 @@ async def run_stage(
         )
         return StageResult(output=output, cached=True, seconds=known.seconds)
     started = time.monotonic()
-    output = await body()
+    token = running.set(key.digest)
+    try:
+        output = await body()
+    finally:
+        running.reset(token)
     seconds = time.monotonic() - started
     catalog.record_stage(
         run_id=run_id,

@@ -19,6 +19,7 @@ from catalog.store import Ref, Store
 from harness_lab.control_world import make_world
 from report.progress import RunProgress
 from tasks.measure import evaluation_key, measure, split_of
+from tasks.servers import ServerLosses
 from tasks.session import Session
 from tests.fixtures.episodes import ASK_AND_SUBMIT, ScriptedModel, make_broker
 from verifier.grade import Grader
@@ -77,6 +78,7 @@ def a_session(root: Path, release: Release, model: ScriptedModel) -> Session:
             release=release,
             broker=serve,
             progress=RunProgress(live=False),
+            losses=ServerLosses(),
             config=SimpleNamespace(seed=1),
             harness=lambda _ref: HARNESS,
             identities=lambda: {"release": release.digest},
