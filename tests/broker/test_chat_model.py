@@ -5,88 +5,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_endpoints import (
+    HARNESS,
+    QUESTION,
+    USAGE,
+    ask,
+    chat,
+    chat_broker,
+    counting,
+    play,
+    said,
+    serving,
+)
 
-from broker.broker import Broker
-from broker.chat_model import ChatClient, ChatModel
 from broker.client import CompletionsClient
-from broker.clock import EpisodeClock, current_clock
-from broker.endpoint import Endpoint, EndpointSettings
 from broker.errors import ModelUnavailable, PromptRefused
 from broker.evaluation import evaluate
-from broker.harness import Harness
 from broker.inference import chat_model_folder
-from broker.model import Completion, Sampling
-from broker.rate_limit import RateLimit
-from broker.record import EpisodeRecord, GradedEpisode
+from broker.model import Completion
+from broker.record import EpisodeRecord
 from broker.template import ChatTemplate
 from rl.contract import refuse_chat_model
 from rl.errors import TokenIdsNeeded
 from rl.rows import build_rows
-from tests.fixtures.episodes import ASK_AND_SUBMIT, TINY_MODEL, attempt, make_broker, release
-from tests.fixtures.faulty_server import Asked, Fault, FaultyServer, answer, hang
+from tests.fixtures.episodes import TINY_MODEL, make_broker, release
 from tests.fixtures.stub_policy import ScriptedPolicy, known_answers
 from tests.fixtures.stub_server import StubServer, chat_from
-
-HARNESS = Harness(code=ASK_AND_SUBMIT)
-SAMPLING = Sampling(temperature=0.5, seed=11, max_tokens=32)
-QUESTION = [{"role": "user", "content": "why?"}]
-USAGE = {"prompt_tokens": 40, "completion_tokens": 8, "total_tokens": 48}
-PRICES = {"prompt_price": 2.0, "completion_price": 10.0}
-
-
-def counting() -> ChatTemplate:
-    return ChatTemplate.load(TINY_MODEL, counting=True)
-
-
-def chat(
-    url: str, *, back_off: float = 0.01, settings: dict[str, Any] | None = None, **options: Any
-) -> ChatModel:
-    fields = {"timeout_seconds": 5, "attempts": 2, "patience_seconds": 0.05, **(settings or {})}
-    endpoint = Endpoint(url, EndpointSettings.model_validate(fields), back_off=back_off)
-    return ChatModel(ChatClient(endpoint, "m"), counting().count, **options)
-
-
-def chat_broker(model: ChatModel, **changes: Any) -> Broker:
-    broker = make_broker(model, **{"retries": 0, "completion_tokens": 64, **changes})
-    broker.template = counting()
-    return broker
-
-
-def said(text: str | None = "<answer>x</answer>", finish: Any = "stop", **changes: Any) -> dict[str, Any]:
-    """A chat answer; `changes` are fields of the message, or `usage`."""
-    usage = {"usage": changes.pop("usage")} if "usage" in changes else {"usage": USAGE}
-    message = {"role": "assistant", "content": text, **changes}
-    choice = {"index": 0, "message": message, "finish_reason": finish}
-    return {"model": "m-2026-01", "choices": [choice], **usage}
-
-
-def serving(*values: Any) -> FaultyServer:
-    """Answers in turn; the last one for good. A pair is a value and its status."""
-
-    def behave(asked: Asked) -> Fault:
-        value = values[min(asked.number, len(values)) - 1]
-        if callable(value):
-            return value(asked)
-        return answer(*value) if isinstance(value, tuple) else answer(value)
-
-    return FaultyServer(behave)
-
-
-async def ask(server: FaultyServer, **options: Any) -> Completion:
-    model = chat(server.url, **options)
-    try:
-        return await model.reply(QUESTION, SAMPLING, 7)
-    finally:
-        await model.close()
-
-
-async def play(server: FaultyServer, code: str = ASK_AND_SUBMIT, **changes: Any) -> GradedEpisode:
-    model = chat(server.url)
-    try:
-        return await chat_broker(model, **changes).run(attempt(code))
-    finally:
-        await model.close()
-
 
 # -- what is sent -------------------------------------------------------------------------------------------
 
@@ -317,121 +261,6 @@ async def test_an_evaluation_through_words_equals_one_through_token_ids() -> Non
         await words.close()
         await ids.close()
     assert by_words == by_ids
-
-
-# -- cost, repeats, limits ----------------------------------------------------------------------------------
-
-
-@pytest.mark.spec("HOST-11")
-async def test_tokens_and_cost_are_those_of_all_answers_that_were_paid() -> None:
-    with serving(said("", usage={**USAGE, "completion_tokens": 0}), said("yes")) as server:
-        model = chat(server.url, settings=PRICES)
-        completion = await model.reply(QUESTION, SAMPLING, 7)
-        await model.close()
-    usage = completion.usage
-    assert usage is not None
-    assert (usage.prompt_tokens, usage.completion_tokens, usage.requests) == (80, 8, 2)
-    assert usage.cost == pytest.approx((80 * 2.0 + 8 * 10.0) / 1e6)
-    assert (usage.reported, usage.served) == (True, "m-2026-01")
-    assert (
-        model.client.spending()
-        == "m: 2 requests, 80 prompt and 8 completion tokens, 0.0002 at the configured prices"
-    )
-
-
-@pytest.mark.spec("HOST-11")
-async def test_without_reported_usage_the_declared_tokenizer_counts_and_says_so() -> None:
-    with serving(said("yes, because", usage=None)) as server:
-        completion = await ask(server)
-    assert completion.usage is not None
-    assert (completion.usage.prompt_tokens, completion.usage.reported) == (7, False)
-    assert completion.usage.completion_tokens == counting().count("yes, because")
-    assert completion.usage.cost is None
-
-
-def test_a_rate_limit_takes_places_in_order_and_lets_a_full_minute_through() -> None:
-    from broker.rate_limit import _Bucket  # pyright: ignore[reportPrivateUsage]
-
-    bucket = _Bucket(60)
-    assert [bucket.take(1) for _ in range(60)] == [0.0] * 60
-    assert 0.5 < bucket.take(1) <= 1.0
-    assert 1.5 < bucket.take(1) <= 2.0
-    bucket.give_back(10)
-    assert bucket.take(1) == 0.0
-    big = _Bucket(60)
-    assert 119 < big.take(180) <= 120, "a request above the limit waits and is sent"
-
-
-@pytest.mark.spec("HOST-03", "HOST-11")
-async def test_waiting_for_the_rate_limit_is_the_hosts_queue() -> None:
-    clock = EpisodeClock(10)
-    token = current_clock.set(clock)
-    clock.start()
-    limit = RateLimit(tokens_per_minute=600)
-    await limit.turn(600)
-    await limit.turn(5)
-    current_clock.reset(token)
-    assert clock.queued > 0.4
-    assert clock.waited > 0.4
-    assert clock.elapsed < 0.3
-
-
-@pytest.mark.spec("HOST-03", "HOST-11")
-async def test_what_an_answer_did_not_use_goes_back_to_the_token_limit() -> None:
-    with serving(said()) as server:
-        model = chat(server.url, settings={"tokens_per_minute": 3000})
-        # Each reserves 1000 + 500 and uses 48: without giving back, the third would wait for 30 s.
-        for _ in range(6):
-            await model.reply(QUESTION, SAMPLING.model_copy(update={"max_tokens": 500}), 1000)
-        assert model.client.endpoint._rate.waited_seconds == 0.0  # pyright: ignore[reportPrivateUsage]
-        await model.close()
-
-
-@pytest.mark.spec("HOST-11")
-async def test_the_token_limit_holds_back_by_what_the_endpoint_says_was_used() -> None:
-    with serving(said(usage={**USAGE, "prompt_tokens": 60_000})) as server:
-        model = chat(server.url, settings={"tokens_per_minute": 60_000})
-        rate = model.client.endpoint._rate  # pyright: ignore[reportPrivateUsage]
-        await model.reply(QUESTION, SAMPLING, 10)
-        assert rate.waited_seconds == 0.0
-        await model.reply(QUESTION, SAMPLING, 1000)
-        await model.close()
-    assert rate.waited_seconds > 0.3
-
-
-@pytest.mark.spec("HOST-07", "HOST-03")
-@pytest.mark.parametrize(
-    "first",
-    [(b"", 500), (b"", 429), lambda _: answer(b"", 429, Retry_After="0.6"), lambda _: hang],
-    ids=["500", "429", "429 with a pause", "hangs"],
-)
-async def test_what_passes_is_asked_again_and_costs_the_program_nothing(first: Any) -> None:
-    with serving(first, said()) as server:
-        settings = {"timeout_seconds": 1.0, "patience_seconds": 30.0}
-        model = chat(server.url, back_off=0.6, settings=settings)
-        graded = await chat_broker(model).run(attempt(ASK_AND_SUBMIT))
-        await model.close()
-    [call] = graded.record.model_calls
-    assert (graded.record.stop_reason, len(server.asked)) == ("first_answer", 2)
-    assert call.seconds < 0.55
-    assert call.completion.usage is not None
-    assert call.completion.usage.requests == 2
-
-
-@pytest.mark.spec("HOST-11")
-async def test_the_identity_proves_key_name_and_parameters_with_one_question() -> None:
-    served = iter(("m-2026-01", "m-2026-01", "m-2026-02"))
-    with serving(lambda _: answer({**said("ok"), "model": next(served)})) as server:
-        model = chat(server.url)
-        first, again, moved = [await model.identity() for _ in range(3)]
-        await model.close()
-    assert first == again != moved
-    assert server.asked[0].body["seed"] == 0
-    with serving(({"error": {"message": "temperature must be 1"}}, 400)) as server:
-        model = chat(server.url)
-        with pytest.raises(ModelUnavailable, match="temperature must be 1"):
-            await model.identity()
-        await model.close()
 
 
 def test_a_completion_holds_ids_or_words_and_never_both() -> None:

@@ -1,69 +1,19 @@
 """One episode: budgets, sources, submissions, replies and errors, on a sandbox in name only."""
 
 import asyncio
-import time
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from episode_programs import LOOP, play, tools
 
-from broker.attempt import Reply
 from broker.broker import Broker
 from broker.errors import SandboxLost
-from broker.model import Completion, Sampling
-from broker.record import EpisodeRecord, GradedEpisode
+from broker.model import Sampling
+from broker.record import GradedEpisode
 from broker.sandbox.base import Role
 from broker.sandbox.protocol import encode
 from tests.fixtures.episodes import ASK_AND_SUBMIT, ScriptedModel, a_task, attempt, make_broker, right_answer
 from tests.fixtures.fake_sandbox import FakeFactory
-from verifier.task import Task, Verdict
-
-LOOP = """
-def run(task, api):
-    while True:
-        api.generate([{"role": "user", "content": task["prompt"]}])
-"""
-TOOLS = """
-def run(task, api):
-    api.generate([{"role": "user", "content": task["prompt"]}])
-    for code in CODES:
-        seen = api.execute(code)
-    api.submit(seen["stdout"])
-"""
-REPLIES = """
-def run(task, api):
-    messages = [{"role": "user", "content": task["prompt"]}]
-    for _ in range(5):
-        text = api.generate(messages)
-        result = api.submit(text)
-        assert result["done"] is False
-        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": result["reply"]}]
-"""
-
-
-def tools(*codes: str) -> str:
-    return TOOLS.replace("CODES", repr(codes))
-
-
-async def play(
-    code: str, *texts: str, sandboxes: Any = None, model: Any = None, **budgets: Any
-) -> GradedEpisode:
-    broker = make_broker(model or ScriptedModel(*(texts or ("<answer>A</answer>",))), sandboxes, **budgets)
-    return await broker.run(attempt(code))
-
-
-class Replying:
-    """A researcher that gives these replies in turn and keeps what it was shown."""
-
-    def __init__(self, replies: Sequence[Reply], seconds: float = 0.0) -> None:
-        self._replies = list(replies)
-        self._seconds = seconds
-        self.seen: list[tuple[EpisodeRecord, str, Verdict]] = []
-
-    async def reply(self, task: Task, record_so_far: EpisodeRecord, text: str, verdict: Verdict) -> Reply:
-        self.seen.append((record_so_far, text, verdict))
-        await asyncio.sleep(self._seconds)
-        return self._replies[len(self.seen) - 1]
 
 
 @pytest.mark.spec("HOST-08", "HOST-06", "HOST-12")
@@ -285,124 +235,6 @@ async def test_a_record_past_its_size_is_refused(monkeypatch: pytest.MonkeyPatch
     assert "record exceeds" in graded.record.error.message
 
 
-async def talk(code: str, researcher: Replying, *texts: str, **budgets: Any) -> GradedEpisode:
-    broker = make_broker(ScriptedModel(*texts), **budgets)
-    return await broker.run(attempt(code, mode="interaction"), researcher)
-
-
-@pytest.mark.spec("FB-01", "FB-02")
-async def test_the_first_answer_counts_even_when_the_one_after_feedback_is_right() -> None:
-    right = right_answer(a_task())
-    researcher = Replying([Reply(text="Please look again.", accepted=False, detail={"case": "generic"})])
-    graded = await talk(REPLIES, researcher, "no tag", right)
-    record = graded.record
-    assert [s.text for s in record.submissions] == ["no tag", right]
-    assert [s.reply for s in record.submissions] == ["Please look again.", None]
-    assert record.stop_reason == "first_answer"
-    assert not graded.verdict.correct
-    assert not graded.verdict.format_valid
-    assert record.model_calls[1].messages[-1].source == "feedback"
-    assert record.notes["replies"] == [
-        {"submission": 0, "text": "Please look again.", "accepted": False, "detail": {"case": "generic"}}
-    ]
-    so_far, text, verdict = researcher.seen[0]
-    assert (len(researcher.seen), text, verdict.format_valid) == (1, "no tag", False)
-    assert len(so_far.model_calls) == len(so_far.submissions) == 1
-
-
-@pytest.mark.spec("FB-01")
-async def test_an_accepted_answer_ends_the_interaction_and_the_program_never_sees_the_reply() -> None:
-    right = right_answer(a_task())
-    graded = await talk(REPLIES, Replying([Reply(text="Good work.", accepted=True)]), right)
-    assert graded.record.stop_reason == "accepted"
-    assert graded.record.submissions[0].reply is None
-    assert graded.record.notes["replies"][0]["text"] == "Good work."
-    assert graded.verdict.correct
-
-
-@pytest.mark.spec("FB-02")
-async def test_a_crash_after_a_right_first_answer_is_recorded_beside_its_reward() -> None:
-    right = right_answer(a_task())
-    code = REPLIES.replace("        messages +=", "        1 / 0\n        messages +=")
-    graded = await talk(code, Replying([Reply(text="Again?", accepted=False)]), right)
-    assert graded.verdict.correct
-    assert graded.record.stop_reason == "candidate_error"
-    assert graded.record.error is not None
-    assert graded.record.error.kind == "crash"
-
-
-async def test_a_program_that_returns_after_a_reply_has_ended() -> None:
-    code = ASK_AND_SUBMIT
-    graded = await talk(code, Replying([Reply(text="Again?", accepted=False)]), "<answer>x</answer>")
-    assert graded.record.stop_reason == "program_ended"
-
-
-@pytest.mark.spec("HOST-08", "HOST-03")
-async def test_no_reply_is_asked_for_in_rl_and_evaluation() -> None:
-    for mode in ("rl", "evaluation"):
-        researcher = Replying([])
-        broker = make_broker(ScriptedModel("<answer>x</answer>"))
-        graded = await broker.run(attempt(REPLIES, mode=mode), researcher)
-        assert graded.record.stop_reason == "first_answer"
-        assert researcher.seen == []
-
-
-async def test_an_interaction_without_a_researcher_is_a_callers_mistake() -> None:
-    with pytest.raises(ValueError, match="needs a researcher"):
-        await make_broker(ScriptedModel("x")).run(attempt(ASK_AND_SUBMIT, mode="interaction"))
-
-
-@pytest.mark.spec("HOST-03")
-async def test_the_researchers_time_is_not_charged() -> None:
-    researcher = Replying([Reply(text="Again?", accepted=False)], seconds=0.6)
-    graded = await talk(REPLIES, researcher, "<answer>x</answer>", seconds=0.5)
-    assert graded.record.stop_reason == "first_answer"
-    assert len(graded.record.submissions) == 2
-    assert graded.record.seconds < 0.5
-
-
-class SlowModel(ScriptedModel):
-    async def complete(self, prompt_ids: tuple[int, ...], sampling: Sampling) -> Completion:
-        await asyncio.sleep(0.1)
-        return await super().complete(prompt_ids, sampling)
-
-
-class OneAtATime(SlowModel):
-    """An engine of one sequence behind the host's own queue (case T17)."""
-
-    def __init__(self, broker_limit: Any) -> None:
-        super().__init__("<answer>x</answer>")
-        self._limit = broker_limit
-
-    async def complete(self, prompt_ids: tuple[int, ...], sampling: Sampling) -> Completion:
-        async with self._limit.slot():
-            return await super().complete(prompt_ids, sampling)
-
-
-@pytest.mark.spec("HOST-03", "HOST-07")
-async def test_waiting_in_the_hosts_queue_is_reported_and_never_charged() -> None:
-    from broker.limiter import Limiter
-
-    # A second of room for each episode's own tenth, for this machine may be busy.
-    broker = make_broker(OneAtATime(Limiter(1)), limit=16, seconds=1.2)
-    results = await broker.run_all([attempt(ASK_AND_SUBMIT) for _ in range(16)])
-    records = [result.record for result in results if isinstance(result, GradedEpisode)]
-    assert [record.stop_reason for record in records] == ["first_answer"] * 16
-    assert max(record.queue_seconds for record in records) > 1.25, (
-        "the last one waited longer than its budget"
-    )
-    assert max(record.seconds for record in records) < 1.2
-
-
-@pytest.mark.spec("HOST-03")
-async def test_a_slow_model_call_ends_at_the_episode_clock() -> None:
-    began = time.monotonic()
-    graded = await play(LOOP, model=SlowModel("thinking"), seconds=0.25)
-    assert graded.record.stop_reason == "time_budget"
-    assert time.monotonic() - began < 2
-    assert len(graded.record.model_calls) <= 3, "the call that was under way is recorded"
-
-
 def test_the_same_question_asked_again_gets_another_seed() -> None:
     model = ScriptedModel("hm")
     asyncio.run(_run(make_broker(model, model_calls=3), LOOP))
@@ -411,89 +243,6 @@ def test_the_same_question_asked_again_gets_another_seed() -> None:
 
 async def _run(broker: Broker, code: str) -> GradedEpisode:
     return await broker.run(attempt(code))
-
-
-def told(seen: str) -> str:
-    """A program that submits what it was told of its budgets after each answer."""
-    return f"""
-def run(task, api):
-    told = [(dict(api.left), api.notice)]
-    text = api.generate([{{"role": "user", "content": task["prompt"]}}])
-    told.append((api.left, api.notice))
-    api.execute("print(1)")
-    told.append((api.left, api.notice))
-    again = [{{"role": "user", "content": task["prompt"]}}, *([api.notice] if api.notice else [])]
-    text = api.generate(again)
-    told.append((api.left, api.notice))
-    api.submit(repr([{seen} for left, notice in told]))
-"""
-
-
-@pytest.mark.spec("HOST-03", "HOST-04")
-async def test_a_program_learns_what_is_left_and_gets_a_marked_notice_when_a_budget_is_used_up() -> None:
-    graded = await play(told("(left['model_calls'], left['tool_calls'])"), model_calls=3, tool_calls=1)
-    assert graded.record.submissions[0].text == "[(3, 1), (2, 1), (2, 0), (1, 0)]"
-    graded = await play(told("notice"), model_calls=3, tool_calls=1)
-    one, two = "2 model calls and 0 tool calls", "1 model call and 0 tool calls"
-    notices = [
-        {"role": "user", "content": f"Budget notice: {t} left.", "source": "harness"} for t in (one, two)
-    ]
-    assert graded.record.submissions[0].text == repr([None, None, *notices])
-    message = graded.record.model_calls[1].messages[-1]
-    assert (message.source, message.content) == ("harness", f"Budget notice: {one} left.")
-
-
-@pytest.mark.spec("HOST-03")
-async def test_the_room_left_in_the_context_and_on_the_clock_is_the_hosts_own_count() -> None:
-    graded = await play(told("left"), context_tokens=2_000, completion_tokens=100, seconds=50)
-    record = graded.record
-    for call in record.model_calls:
-        assert call.left is not None
-        assert call.left.context_tokens == 1_900 - len(call.prompt_ids)
-        assert 49 < call.left.seconds <= 50
-    lines = eval(record.submissions[0].text)
-    assert set(lines[0]) == {"model_calls", "tool_calls", "user_turns", "context_tokens", "seconds"}
-    lefts = [record.model_calls[0].left, record.tool_calls[0].left, record.model_calls[1].left]
-    assert lines[1:] == [left.model_dump() for left in lefts if left is not None]
-    assert record.given is not None
-    assert (record.given.budgets.seconds, record.given.user_turns) == (50, 0)
-
-
-@pytest.mark.spec("HOST-03")
-async def test_a_reply_comes_with_the_turns_that_are_left() -> None:
-    code = REPLIES.replace(
-        "result = api.submit(text)", 'result = api.submit(text + str(api.left["user_turns"]))'
-    )
-    researcher = Replying([Reply(text="Again?", accepted=False)])
-    graded = await talk(code, researcher, "<answer>x</answer>")
-    assert [s.text[-1] for s in graded.record.submissions] == ["1", "0"]
-
-
-@pytest.mark.spec("HOST-04")
-async def test_a_budget_notice_without_a_mark_is_refused() -> None:
-    code = LOOP.replace(
-        'task["prompt"]}', 'task["prompt"]}, {"role": "user", "content": "One call is left."}'
-    )
-    graded = await play(code)
-    assert graded.record.error is not None
-    assert "mark it with source harness" in graded.record.error.message
-    assert graded.record.refused is not None
-
-
-@pytest.mark.spec("HOST-03", "HOST-07")
-async def test_the_hosts_own_work_on_a_prompt_is_not_charged(monkeypatch: pytest.MonkeyPatch) -> None:
-    import broker.episode as module
-
-    plain = module.build_prompt
-
-    def slow(*arguments: Any) -> Any:
-        time.sleep(0.3)
-        return plain(*arguments)
-
-    monkeypatch.setattr(module, "build_prompt", slow)
-    graded = await play(ASK_AND_SUBMIT, seconds=0.25)
-    assert graded.record.stop_reason == "first_answer"
-    assert graded.record.seconds < 0.2
 
 
 async def test_an_answer_that_fits_into_no_frame_ends_the_episode_as_too_long() -> None:
@@ -515,21 +264,6 @@ async def test_an_answer_that_fits_into_no_frame_ends_the_episode_as_too_long() 
     assert graded.record.stop_reason == "output_truncated"
     assert graded.record.error is None
     assert len(graded.record.model_calls) == 1
-
-
-@pytest.mark.spec("HOST-04")
-async def test_columns_of_the_inventory_are_no_tool_text_in_a_program_that_lists_them() -> None:
-    code = """
-def run(task, api):
-    tables = [" ".join(c["name"] for c in t["columns"]) for t in task["inventory"]["tables"]]
-    listed = {"role": "system", "content": "Columns: " + " / ".join(tables * 30)}
-    messages = [listed, {"role": "user", "content": task["prompt"]}]
-    text = api.generate(messages)
-    api.execute("print(%r)" % tables)
-    api.submit(api.generate(messages))
-"""
-    graded = await play(code, tool_response_tokens=40, tool_history_tokens=40)
-    assert [call.clippings for call in graded.record.model_calls] == [(), ()]
 
 
 def test_what_a_program_does_to_its_task_stays_in_its_episode() -> None:

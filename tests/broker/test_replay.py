@@ -1,13 +1,12 @@
 """A recorded episode can be played again without model and tools, and every difference has a place."""
 
-import functools
 from typing import Any
 
 import orjson
 import pytest
+from replay_samples import ASK, again, changed_call, divergence, record_of, stored
 
-from broker.attempt import Mode, Reply
-from broker.broker import Broker
+from broker.attempt import Mode
 from broker.harness import Harness
 from broker.record import (
     EpisodeRecord,
@@ -17,14 +16,13 @@ from broker.record import (
     episode_id,
     read_episode,
 )
-from broker.replay import Divergence, Replayed, ReplayError, compare_tokens, recorded_events, replay
+from broker.replay import ReplayError, compare_tokens, recorded_events, replay
 from broker.sandbox.base import SandboxFactory
-from tests.broker.test_program_contract import MEMORY, REACT, SUMMARY, THRIFTY, UNRULY, solver
-from tests.fixtures.episodes import ScriptedModel, a_task, attempt, make_broker, release, template
+from tests.broker.test_program_contract import MEMORY, REACT, SUMMARY, THRIFTY, UNRULY
+from tests.fixtures.episodes import release, template
 from tests.fixtures.fake_sandbox import FakeFactory
-from verifier.task import Task, Verdict
+from verifier.task import Verdict
 
-ASK = 'api.generate([{"role": "user", "content": task["prompt"]}])'
 LONG = """
 def run(task, api):
     messages = [{"role": "system", "content": task["system"]}, {"role": "user", "content": task["prompt"]}]
@@ -82,39 +80,6 @@ ENDS: dict[str, tuple[str, dict[str, Any], str]] = {
         "candidate_error",
     ),
 }
-
-
-class Replying:
-    async def reply(self, task: Task, record_so_far: EpisodeRecord, text: str, verdict: Verdict) -> Reply:
-        return Reply(text="Look again.", accepted=False)
-
-
-def broker(sandboxes: Any = None, **budgets: Any) -> Broker:
-    return make_broker(ScriptedModel(policy=solver), sandboxes, **budgets)
-
-
-async def record_of(
-    code: str, mode: Mode = "evaluation", sandboxes: Any = None, **budgets: Any
-) -> EpisodeRecord:
-    researcher = Replying() if mode == "interaction" else None
-    made = await broker(sandboxes, **budgets).run(attempt(code, a_task("symbol"), mode), researcher)
-    return made.record
-
-
-async def again(record: EpisodeRecord, code: str, sandboxes: Any = None) -> Replayed:
-    assert record.given is not None
-    return await replay(record, Harness(code=code), release(), record.given, sandboxes or FakeFactory())
-
-
-async def divergence(record: EpisodeRecord, code: str) -> Divergence:
-    found = (await again(record, code)).divergence
-    assert found is not None
-    return found
-
-
-def stored(record: EpisodeRecord) -> EpisodeRecord:
-    """As it comes back from disk."""
-    return read_episode(orjson.dumps({"record": record.model_dump(mode="json"), "verdict": {}}))
 
 
 @pytest.mark.spec("HOST-05")
@@ -193,109 +158,6 @@ async def test_a_record_that_contradicts_itself_is_no_divergence() -> None:
         await again(spoilt, ENDS["no model call"][0])
 
 
-Tamper = Any
-TAMPERED: list[tuple[str, Tamper, str]] = [
-    (
-        "message",
-        lambda r: _call(r, 1, messages=_message(r, 1, 0, "You can run Perl")),
-        "model call 1, message 0",
-    ),
-    (
-        "completion",
-        lambda r: _call(r, 0, text=r.model_calls[0].text.replace("print", "prinx")),
-        "tool call 0, code",
-    ),
-    ("observation", lambda r: _tool(r, stdout="symbol is Zz\n"), "model call 1, message 3"),
-    ("code", lambda r: _tool(r, code="print(2)"), "tool call 0, code"),
-    (
-        "submission",
-        lambda r: r.model_copy(
-            update={"submissions": (r.submissions[0].model_copy(update={"text": "<answer>Q</answer>"}),)}
-        ),
-        "submission 0",
-    ),
-    ("lost call", lambda r: r.model_copy(update={"model_calls": r.model_calls[:1]}), "submission 0"),
-    ("lost tool", lambda r: r.model_copy(update={"tool_calls": ()}), "model call 1"),
-    (
-        "other end",
-        lambda r: r.model_copy(update={"stop_reason": "no_submission", "submissions": ()}),
-        "the end",
-    ),
-    ("fewer messages", lambda r: _call(r, 1, messages=r.model_calls[1].messages[:-1]), "model call 1"),
-]
-
-
-def _call(record: EpisodeRecord, index: int, **changes: Any) -> EpisodeRecord:
-    calls = list(record.model_calls)
-    calls[index] = calls[index].model_copy(update=changes)
-    return record.model_copy(update={"model_calls": tuple(calls)})
-
-
-def _message(record: EpisodeRecord, call: int, index: int, content: str) -> Any:
-    messages = list(record.model_calls[call].messages)
-    messages[index] = messages[index].model_copy(update={"content": content})
-    return tuple(messages)
-
-
-def _tool(record: EpisodeRecord, **changes: Any) -> EpisodeRecord:
-    return record.model_copy(update={"tool_calls": (record.tool_calls[0].model_copy(update=changes),)})
-
-
-@functools.cache
-def _react() -> dict[str, EpisodeRecord]:
-    return {}
-
-
-async def react(sandboxes: SandboxFactory) -> EpisodeRecord:
-    """One real episode, for all tampering."""
-    if "record" not in _react():
-        _react()["record"] = await record_of(REACT, sandboxes=sandboxes)
-    return _react()["record"]
-
-
-@pytest.mark.spec("HOST-05")
-@pytest.mark.parametrize(("what", "tamper", "where"), TAMPERED, ids=[name for name, _, _ in TAMPERED])
-async def test_a_tampered_record_diverges_at_the_place(
-    sandboxes: SandboxFactory, what: str, tamper: Tamper, where: str
-) -> None:
-    record = await react(sandboxes)
-    assert (await again(record, REACT)).divergence is None
-    found = await divergence(tamper(record), REACT)
-    assert found.where == where
-
-
-async def test_a_divergence_names_the_byte_and_shows_both_texts(sandboxes: SandboxFactory) -> None:
-    record = await react(sandboxes)
-    content = record.model_calls[0].messages[0].content
-    changed = _call(record, 0, messages=_message(record, 0, 0, content[:8] + "Δ" + content[9:]))
-    found = await divergence(changed, REACT)
-    assert (found.where, found.byte) == ("model call 0, message 0", 8)
-    assert content[:8] in found.recorded
-    assert "Δ" in found.recorded
-    assert content[:12] in found.replayed
-
-
-@pytest.mark.parametrize("source", ["random.random()", "time.time_ns()", "id(object())", "os.urandom(8)"])
-async def test_chance_and_time_in_a_program_are_named_as_the_divergence(source: str) -> None:
-    code = (
-        "import os, random, time\ndef run(task, api):\n"
-        f"    note = 'lot ' + str({source})\n"
-        '    notes = [{"role": "system", "content": note}, {"role": "user", "content": task["prompt"]}]\n'
-        "    junk = [object() for _ in range(int(time.time_ns() % 97))]\n"
-        "    api.submit(api.generate(notes))\n"
-    )
-    if source.startswith("id"):
-        code = code.replace(
-            "note = 'lot ' + str(id(object()))", "keep = object(); note = 'lot ' + str(id(keep))"
-        )
-    record = await record_of(code)
-    found = await divergence(record, code)
-    assert found.where == "model call 0, message 0"
-    assert found.byte is not None
-    assert found.byte >= 4
-    assert found.recorded.startswith("lot ")
-
-
 async def test_what_the_program_was_told_of_its_budgets_is_told_again() -> None:
     code = (
         "def run(task, api):\n    texts = []\n    for turn in range(2):\n"
@@ -323,11 +185,11 @@ async def test_the_recorded_messages_give_the_recorded_ids() -> None:
     record = await record_of(LONG, tool_response_tokens=128, tool_history_tokens=160, model_calls=5)
     assert compare_tokens(stored(record), template()) is None
     found = compare_tokens(
-        _call(record, 1, prompt_ids=(*record.model_calls[1].prompt_ids[:-1], 5)), template()
+        changed_call(record, 1, prompt_ids=(*record.model_calls[1].prompt_ids[:-1], 5)), template()
     )
     assert found is not None
     assert found.where == f"model call 1, prompt token {len(record.model_calls[1].prompt_ids) - 1}"
-    found = compare_tokens(_call(record, 0, text="other"), template())
+    found = compare_tokens(changed_call(record, 0, text="other"), template())
     assert found is not None
     assert (found.where, found.byte) == ("model call 0, text", 0)
     with pytest.raises(ReplayError, match="counted with tokenizer"):
