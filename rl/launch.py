@@ -20,12 +20,13 @@ from rl.embedded.memory import ALLOCATOR
 from rl.errors import ExportRefused, TrainingError
 from rl.forked import ForkedProcess
 from rl.job_spec import LOG, PROGRESS, RESULT, EpisodeSetup, Job, JobResult, ValidationJob, ValidationResult
-from rl.process import PARENT_VARIABLE
+from rl.process import EXPECTED, PARENT_VARIABLE
 
 OnProgress = Callable[[Mapping[str, Any]], None]
 _POLL_SECONDS: Final = 0.2
 _GRACE_SECONDS: Final = 20.0
 _LOG_LINES: Final = 15
+_SAID: Final = tuple(f"{kind.__name__}: " for kind in EXPECTED)
 
 
 async def run_job(job: Job, on_progress: OnProgress | None = None, *, fork: bool = False) -> JobResult:
@@ -116,6 +117,10 @@ async def _end(child: "asyncio.subprocess.Process | ForkedProcess") -> None:
 
 def _tail(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines()
+    for number in range(len(lines) - 1, -1, -1):
+        # A job that knew why it ended has said so last, after whatever its libraries narrated.
+        if lines[number].startswith(_SAID):
+            return "\n".join(lines[number:][:_LOG_LINES])
     return "\n".join(lines[-_LOG_LINES:]) or "it wrote no log"
 
 

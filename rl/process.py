@@ -19,7 +19,8 @@ PARENT_VARIABLE: Final = "RINR_PARENT"
 """Process id of the parent that the job must not outlive."""
 STOPPED: Final = 130
 _SET_PARENT_DEATH_SIGNAL: Final = 1
-_EXPECTED: Final = (TrainingError, *OURS, ReleaseError, OSError)
+EXPECTED: Final = (TrainingError, *OURS, ReleaseError, OSError)
+"""What a job may end with: one line in its log, the last one."""
 
 
 def end_with_parent() -> None:
@@ -41,7 +42,7 @@ def run_main(work: Coroutine[Any, Any, None]) -> int:
     except asyncio.CancelledError:
         print("stopped by a signal", file=sys.stderr)
         return STOPPED
-    except _EXPECTED as error:
+    except EXPECTED as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     return 0

@@ -7,12 +7,16 @@ Imported by name, once `rl.skyrl.installed` has found SkyRL. Must not know jobs 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false, reportUnknownParameterType=false
 
+import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import ray
+import torch
 from skyrl.train.config import SkyRLTrainConfig
 from skyrl.train.entrypoints.main_base import BasePPOExp
 from skyrl.train.trainer import RayPPOTrainer
@@ -27,6 +31,10 @@ from rl.skyrl.settings import Option, SkyrlSettings
 from rl.skyrl.updates import UpdateLog
 
 Hear = Callable[[Any], Awaitable[None]]
+
+_CLIENT_LOGGER: Final = "skyrl.backends.skyrl_train.inference_servers.remote_inference_client"
+_LOCAL_CLUSTER: Final = Path("/tmp/ray/ray_current_cluster")
+"""Written by `ray start` on this machine; such a Ray is joined without RAY_ADDRESS."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +93,23 @@ class Experiment(BasePPOExp):
     def open(cls, config: Any, parts: Parts) -> "Experiment":
         """Join the Ray of RAY_ADDRESS, or start one here. Raises `TrainingError` for too few GPUs."""
         started = time.perf_counter()
-        initialize_ray(config)
-        require_gpus(parts.settings, ray.cluster_resources().get("GPU", 0))
+        # Each call says that a router without sessions has none to end.
+        logging.getLogger(_CLIENT_LOGGER).setLevel(logging.ERROR)
+        if not os.environ.get("RAY_ADDRESS") and not _LOCAL_CLUSTER.exists():
+            require_gpus(parts.settings, torch.cuda.device_count())
+        try:
+            initialize_ray(config)
+            require_gpus(parts.settings, ray.cluster_resources().get("GPU", 0))
+        except BaseException:
+            ray.shutdown()
+            raise
         parts.on_stage("ray", time.perf_counter() - started)
-        return cls(config, parts)
+        try:
+            return cls(config, parts)
+        except BaseException:
+            # SkyRL's own constructor waits for GPUs.
+            ray.shutdown()
+            raise
 
     def get_train_dataset(self) -> PromptRows:
         return self.parts.prompts
@@ -125,11 +146,6 @@ class Experiment(BasePPOExp):
 
     def close(self) -> None:
         """Give GPUs back: the router, then everything that Ray runs for this process."""
-        if (router := self._inference_router) is not None:
+        if (router := getattr(self, "_inference_router", None)) is not None:
             router.shutdown()
         ray.shutdown()
-
-
-def leave_ray() -> None:
-    """What `close` does for an experiment that could not be opened. Idempotent."""
-    ray.shutdown()

@@ -23,6 +23,7 @@ from broker.engine.default_model import model_digest
 from broker.model import Completion
 from broker.record import GradedEpisode
 from broker.template import ChatTemplate
+from rl.embedded.memory import ALLOCATOR
 from rl.embedded.rollout import Rollout
 from rl.errors import TrainingError
 from rl.export import target_dtype
@@ -219,8 +220,7 @@ async def run(job: Job) -> None:
     job.folder.mkdir(parents=True, exist_ok=True)
     if (job.folder / RESULT).exists():
         raise TrainingError(f"{job.folder} holds a finished job: choose a new folder")
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    _prepare_environment()
     progress = Progress(job.folder)
     try:
         model = SkyrlModel(ChatTemplate.load(job.base_model).end_ids)
@@ -240,6 +240,15 @@ async def run(job: Job) -> None:
         progress.write("finished", {"model": result.model, "seconds": result.seconds})
     finally:
         progress.close()
+
+
+def _prepare_environment() -> None:
+    """What SkyRL, Ray and vLLM read, also in the processes they start."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    # Meant for one trainer process on a CPU; it would hold up the engine's many threads.
+    for name in ALLOCATOR:
+        os.environ.pop(name, None)
 
 
 def main(path: str) -> int:

@@ -109,7 +109,6 @@ class SkyrlModel:
             "repetition_penalty": sampling.repetition_penalty,
             "seed": sampling.seed,
             "max_tokens": sampling.max_tokens,
-            "min_tokens": 1,
             "stop_token_ids": self._stop_ids,
             "logprobs": 1,
             "skip_special_tokens": True,

@@ -69,12 +69,13 @@ def update_report(
         zero_variance_groups=zero_variance_groups(rows),
         lost_prompts=len(batch.lost_prompts),
         silent_prompts=len(batch.silent_prompts),
-        loss=_number(data, "policy/policy_loss"),
-        gradient_norm=_number(data, "policy/grad_norm"),
+        loss=_finite(data, "policy/policy_loss"),
+        gradient_norm=_finite(data, "policy/grad_norm"),
         # SkyRL's mean over micro-batches of each one's share, not weighted by tokens.
         clip_share=_number(data, "policy/loss_metrics/clip_ratio"),
-        logprob_gap_mean=_number(data, "policy/rollout_train_logprobs_abs_diff_mean"),
-        logprob_gap_max=_number(data, "policy/rollout_train_logprobs_abs_diff_max"),
+        entropy=_finite(data, "policy/policy_entropy"),
+        logprob_gap_mean=_finite(data, "policy/rollout_train_logprobs_abs_diff_mean"),
+        logprob_gap_max=_finite(data, "policy/rollout_train_logprobs_abs_diff_max"),
         valid_tokens=batch.trainable_tokens,
         trained_tokens=sum(
             row.trainable for row, advantage in zip(rows, advantages, strict=True) if advantage
@@ -87,8 +88,8 @@ def update_report(
         generated_tokens=rollout.generated_tokens,
         tokens_per_second=rollout.generated_tokens / max(rollout.seconds, 1e-9),
         seconds_generate=_number(data, "timing/generate"),
-        seconds_update=_number(data, "timing/fwd_logprobs_values_reward")
-        + _number(data, "timing/train_critic_and_policy"),
+        seconds_score=_number(data, "timing/fwd_logprobs_values_reward"),
+        seconds_update=_number(data, "timing/train_critic_and_policy"),
         seconds_sync=_number(data, "timing/sync_weights"),
     )
 
@@ -98,6 +99,11 @@ def _number(data: Metrics, name: str) -> float:
     if name not in data:
         raise TrainingError(f"this SkyRL reports no {name}: use a version that deploy/skyrl.md names")
     return float(data[name])
+
+
+def _finite(data: Metrics, name: str) -> float | None:
+    value = _number(data, name)
+    return value if math.isfinite(value) else None
 
 
 def _calls(episodes: Sequence[GradedEpisode]) -> int:
