@@ -26,6 +26,7 @@ from report.data import (
     RunView,
     Update,
 )
+from report.malformed import malformed
 from report.numbers import Paired
 from report.step_view import StepRows, step_view
 
@@ -117,6 +118,7 @@ def _measurement(row: Row, run_id: str) -> Measurement:
         candidate=None if candidate is None or candidate < 0 else candidate,
         layers=layers(outcomes) if outcomes else None,
         families=_families(outcomes),
+        malformed=malformed(outcomes),
         outcomes={str(item["task_id"]): bool(item["correct"]) for item in outcomes},
     )
 

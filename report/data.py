@@ -10,6 +10,7 @@ from math import prod
 from typing import Final, Literal
 
 from report.changes import DiffLine
+from report.malformed import Malformed
 from report.numbers import Paired, wilson
 from report.step_view import StepView
 
@@ -110,6 +111,8 @@ class Measurement:
     layers: Layers | None = None
     """None when the catalog holds only the sums."""
     families: tuple[FamilyScore, ...] = ()
+    malformed: tuple[Malformed, ...] = ()
+    """Why submitted answers could not be read."""
     outcomes: dict[str, bool] = field(default_factory=dict[str, bool])
     """Task id to right or wrong, for paired tables; may be empty."""
 
@@ -315,6 +318,11 @@ class RunView:
     def validations(self) -> tuple[Measurement, ...]:
         """Val of the initial and of the selected program of an adaptation, which chose nothing there."""
         return tuple(item for item in self.measurements if item.kind.startswith("validation"))
+
+    @property
+    def malformed(self) -> tuple[Measurement, ...]:
+        """The measurements in which a submitted answer could not be read, in the order of the schedule."""
+        return tuple(item for item in self.measurements if item.malformed)
 
     def won(self, item: Measurement) -> bool:
         """It is the Val measurement of a candidate that its step adopted."""

@@ -41,6 +41,9 @@ def run(task, api):
 '''
 
 
+SPELLINGS = ("tags = 0", "tags = 2", "tags = 3", "markup", "unpaired tags: 1 open, 0 closed", "no option E")
+
+
 def program(generation: int) -> str:
     text = PROGRAM
     for index in range(generation):
@@ -55,7 +58,7 @@ def outcomes(right: int, valid: int, total: int, seed: int) -> list[dict[str, An
     """Task outcomes with the given sums; the same tasks tend to be right under every seed."""
     order = sorted(range(total), key=lambda index: (index * 7 + seed) % total)
     made: list[dict[str, Any]] = []
-    chance = random.Random(seed)
+    chance, spelling = random.Random(seed), random.Random(seed)
     for rank, index in enumerate(order):
         submitted = rank < valid or chance.random() < 0.5
         outcome = TaskOutcome(
@@ -71,7 +74,7 @@ def outcomes(right: int, valid: int, total: int, seed: int) -> list[dict[str, An
             model_calls=3,
             tool_calls=2,
             tool_errors=chance.randint(0, 1),
-            answer_reason="",
+            answer_reason="" if rank < valid else spelling.choice(SPELLINGS),
         )
         made.append(outcome.model_dump(mode="json"))
     return made
