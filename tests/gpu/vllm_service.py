@@ -174,12 +174,13 @@ def proofs(root: Path, memory: Memory, summary: dict[str, Any]) -> dict[str, boo
         for before, after in zip(event["before"], event["after"], strict=True)
     )
     last = datetime.fromisoformat(released[-1]["time"]).timestamp()
-    began = (root / RUN / "r0001" / "train" / "job.json").stat().st_mtime
+    training = root / RUN / "r0001" / "train"
+    began, ended = ((training / name).stat().st_mtime for name in ("job.json", "result.json"))
     summary["memory_mib"] = {
         "before": memory.rows[0][1],
         "most_before_training": max(memory.between(0, began)),
         "around_release": memory.between(last - 3, last + 3),
-        "most_while_training": max(memory.between(began, time.time())),
+        "most_while_training": max(memory.between(began, ended)),
         "after": memory.rows[-1][1],
     }
     kept = summary["memory_mib"]
