@@ -31,6 +31,7 @@ from broker.engine.engine import EmbeddedEngine
 from broker.model import Sampling
 from rl.contract import RlContract
 from rl.embedded.trainer import Trainer
+from rl.errors import TrainingError
 from rl.rows import Row, RowBatch, TrajectoryId
 
 SITE = Path(__file__).parents[2] / ".cache/trl-site"
@@ -205,8 +206,13 @@ def compare(
         )
         for packing in packings:
             for budget in budgets if packing == "tree" else budgets[:1]:
-                rate, norms = update(engine, batch, work.updates, packing=packing, token_budget=budget)
-                found["ours"][f"{packing} {budget}"] = {**vars(rate), "gradient norms": norms}
+                name = f"{packing} {budget}"
+                try:
+                    rate, norms = update(engine, batch, work.updates, packing=packing, token_budget=budget)
+                except (TrainingError, RuntimeError) as error:  # one setting; the others are measured
+                    found["ours"][name] = {"error": str(error)[:500]}
+                else:
+                    found["ours"][name] = {**vars(rate), "gradient norms": norms}
         if device == "cuda":
             found["our peak bytes"] = torch.cuda.max_memory_allocated()
     finally:
@@ -233,7 +239,7 @@ def ratios(found: dict[str, Any], clock: str) -> dict[str, float]:
         return {}
     named = {"clock": "per_second", "cpu": "per_cpu_second"}[clock]
     best = max(result[clock] for result in others)
-    ours = {name: result[clock] / best for name, result in found["ours"].items()}
+    ours = {name: result[clock] / best for name, result in found["ours"].items() if clock in result}
     return {
         **{f"update, {name}": value for name, value in ours.items()},
         "generate": found["generate"][clock] / max(result["generate"][named] for result in others),

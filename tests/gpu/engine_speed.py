@@ -9,6 +9,7 @@ Without a model folder, random weights of SmolLM2-135M's shape are used. Under f
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ from broker.engine import static
 from broker.engine.engine import EmbeddedEngine
 from broker.model import Completion, Sampling
 
+TINY_MODEL = Path(__file__).parents[1] / "fixtures/tiny_model"
 SHARED, OWN, NEW = 220, 80, 256
 SIZES = (1, 16, 64, 256)
 VLLM_SECONDS = 200.0
@@ -52,13 +54,12 @@ def prompts(count: int, vocabulary: int) -> Prompts:
 
 
 def random_model(folder: Path) -> Path:
-    """Random weights of the default model's shape, and the least tokenizer that a model folder needs."""
+    """Random weights of the default model's shape, with the tokenizer of the tests' tiny model."""
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE)).to(torch.bfloat16)
     model.save_pretrained(folder)
-    tokenizer = {"added_tokens": [{"id": 2, "content": "<end>", "special": True}]}
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>"}))
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copyfile(TINY_MODEL / name, folder / name)
     return folder
 
 

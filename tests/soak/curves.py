@@ -1,0 +1,147 @@
+"""What training curves say: a trend over updates, a paired change on Test, and the two criteria.
+
+The criteria were written down before any run:
+
+learned   in every seed, Test under the true references is higher after than before with an exact two-sided
+          McNemar p below 0.05; and the training reward rises over the updates, one-sided permutation p below
+          0.05 over all seeds together.
+control   trained on permuted references, no seed has a higher Test under the true references with p below
+          0.05; and the training reward under the permuted ones does not rise (p of at least 0.05).
+
+Must not know how a phase is run.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from report.numbers import pair
+
+ALPHA: Final = 0.05
+_DRAWS: Final = 20_000
+
+
+class PhaseResult(BaseModel):
+    """One seed's RL phase, with Test under the true references on both sides of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int
+    shuffled: bool
+    rewards: tuple[float, ...]
+    """Mean over the attempts of each update, under the references that were trained on."""
+    completion_rates: tuple[float, ...]
+    """Share of the attempts with an answer in valid format."""
+    zero_variance_groups: tuple[int, ...]
+    before: dict[str, bool]
+    """By Test task id, temperature 0, the base model."""
+    after: dict[str, bool]
+    """The same with the loaded export."""
+    valid_before: int
+    """Test tasks with an answer in valid format."""
+    valid_after: int
+    identities: dict[str, str]
+    """Digests of harness, base, export, contract, and of the releases trained and measured on."""
+    device: str
+    seconds: float
+    load: float
+    """Of the machine, when the phase began."""
+
+    def change(self) -> "Change":
+        found = pair(self.before, self.after)
+        if found is None:
+            raise ValueError("before and after must cover the same Test tasks")
+        return Change(
+            before=sum(self.before.values()),
+            after=sum(self.after.values()),
+            total=len(self.before),
+            fixed=found.fixed,
+            broken=found.broken,
+            p_value=found.p_value,
+        )
+
+
+class Change(BaseModel):
+    """Test before and after, paired by task."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    before: int
+    after: int
+    total: int
+    fixed: int
+    broken: int
+    p_value: float
+    """Exact two-sided McNemar."""
+
+    @property
+    def higher(self) -> bool:
+        return self.after > self.before and self.p_value < ALPHA
+
+
+def slope(rewards: Sequence[float]) -> float:
+    """Least-squares change of the reward per update; 0 for fewer than two."""
+    middle = (len(rewards) - 1) / 2
+    spread = sum((place - middle) ** 2 for place in range(len(rewards)))
+    return sum((place - middle) * reward for place, reward in enumerate(rewards)) / spread if spread else 0.0
+
+
+def rising_p(curves: Mapping[int, Sequence[float]], *, draws: int = _DRAWS) -> float:
+    """One-sided permutation p of the sum of slopes: rewards exchanged among each seed's own updates."""
+    generator = np.random.default_rng(0)
+    sums = np.zeros(draws)
+    for rewards in curves.values():
+        places = np.arange(len(rewards)) - (len(rewards) - 1) / 2
+        exchanged = generator.permuted(np.tile(rewards, (draws, 1)), axis=1)
+        sums += exchanged @ places / max(float(places @ places), 1e-12)
+    observed = sum(map(slope, curves.values()))
+    # Equal sums of rounded numbers differ in the last bits; such a tie counts.
+    return (int((sums >= observed - 1e-9).sum()) + 1) / (draws + 1)
+
+
+class Verdict(BaseModel):
+    """A criterion, and what it was decided on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    criterion: str
+    met: bool
+    changes: dict[int, Change]
+    slopes: dict[int, float]
+    rising_p: float
+
+    def lines(self) -> list[str]:
+        said = [
+            f"seed {seed}: Test {change.before} -> {change.after} of {change.total} "
+            f"({change.fixed} fixed, {change.broken} broken, p = {change.p_value:.2g}), "
+            f"reward {self.slopes[seed]:+.4f} an update"
+            for seed, change in self.changes.items()
+        ]
+        return [
+            *said,
+            f"rising reward over all seeds: p = {self.rising_p:.2g}",
+            f"{self.criterion}: {'met' if self.met else 'NOT met'}",
+        ]
+
+
+def judge(results: Sequence[PhaseResult]) -> Verdict:
+    """Apply the criterion that fits; all results are of one kind. ValueError otherwise."""
+    kinds = {result.shuffled for result in results}
+    if len(kinds) != 1:
+        raise ValueError("a verdict is on phases of one kind: all shuffled, or none")
+    shuffled = kinds.pop()
+    changes = {result.seed: result.change() for result in results}
+    trend = rising_p({result.seed: result.rewards for result in results})
+    if shuffled:
+        met = not any(change.higher for change in changes.values()) and trend >= ALPHA
+    else:
+        met = all(change.higher for change in changes.values()) and trend < ALPHA
+    return Verdict(
+        criterion="permuted references teach nothing" if shuffled else "the RL phase learns",
+        met=met,
+        changes=changes,
+        slopes={result.seed: slope(result.rewards) for result in results},
+        rising_p=trend,
+    )
