@@ -21,7 +21,7 @@ from broker.model import Sampling
 SHARED, OWN, NEW = 220, 80, 32
 
 
-def _prompts(count: int, vocabulary: int) -> list[tuple[int, ...]]:
+def make_prompts(count: int, vocabulary: int) -> list[tuple[int, ...]]:
     generator = torch.Generator().manual_seed(0)
     common = torch.randint(100, vocabulary, (SHARED,), generator=generator).tolist()
     return [
@@ -99,7 +99,7 @@ def main() -> None:
     print(f"tokens/s end to end, {SHARED}+{OWN} prompt tokens, {NEW} new")
     print(f"{device}, {torch.get_num_threads()} threads, {dtype}")
     _print("sequences", [float(count) for count in arguments.sequences])
-    batches = [_prompts(count, vocabulary) for count in arguments.sequences]
+    batches = [make_prompts(count, vocabulary) for count in arguments.sequences]
     served = _measure_engine("engine", folder, batches)
     _measure_engine("engine, prefixes not shared", folder, batches, share=False)
     if device.type == "cpu":

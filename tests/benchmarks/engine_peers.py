@@ -1,0 +1,101 @@
+"""The embedded engine beside transformers' own continuous batching on the same prompts.
+
+    python -m tests.benchmarks.engine_peers [--sequences 8 32] [--model DIR]
+
+Prompts of 300 tokens share their first 220; each gets 32 new tokens at temperature 1 with its
+log-probabilities, which both give. float32, one process, the same run; the second run of each counts, ours
+with nothing cached. Its pages are measured at two sizes, its best counts. Ratios are of processor time, which
+other work on the machine moves least; the clock stands beside. The limit: at least as fast. `vLLM` and a GPU
+are measured by `tests/gpu/engine_speed`.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from broker.engine.default_model import DEFAULT_MODEL, find_model
+from broker.engine.engine import EmbeddedEngine
+from broker.model import Sampling
+from tests.benchmarks.engine_throughput import NEW, make_prompts
+
+LIMIT = 1.0
+PAGES = (32, 256)
+"""Tokens a page: a small one, and its default."""
+Prompts = list[tuple[int, ...]]
+
+
+def rates(work: Callable[[], int]) -> tuple[float, float]:
+    """Tokens a second and tokens a CPU second of the second run."""
+    work()
+    clock, cpu = time.perf_counter(), time.process_time()
+    tokens = work()
+    return tokens / (time.perf_counter() - clock), tokens / (time.process_time() - cpu)
+
+
+def ours(engine: EmbeddedEngine, batch: Prompts) -> int:
+    engine.pause()  # drops what is cached; all of them form one batch
+    futures = [
+        engine.submit(prompt, Sampling(temperature=1.0, seed=seed, max_tokens=NEW))
+        for seed, prompt in enumerate(batch)
+    ]
+    engine.resume()
+    return sum(len(future.result().logprobs) for future in futures)
+
+
+def theirs(model: Any, batch: Prompts, page: int) -> int:
+    api: Any = transformers
+    generation = api.GenerationConfig(
+        max_new_tokens=NEW,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        eos_token_id=-1,
+        pad_token_id=0,
+    )
+    options = api.ContinuousBatchingConfig(page_size=page, return_logprobs=True)
+    done = model.generate_batch(
+        [list(prompt) for prompt in batch], generation_config=generation, continuous_batching_config=options
+    )
+    return sum(len(each.logprobs) for each in done.values())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default=DEFAULT_MODEL)
+    parser.add_argument("--cache", type=Path, default=Path(".cache"))
+    parser.add_argument("--sequences", type=int, nargs="+", default=[8, 32])
+    options = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    folder = find_model(options.model, options.cache)
+    print(f"load {os.getloadavg()[0]:.1f}, {torch.get_num_threads()} threads, float32, {NEW} new tokens each")
+    engine = EmbeddedEngine(folder, device="cpu", max_batch=max(options.sequences))
+    # Every run generates the same number of tokens.
+    object.__setattr__(engine.geometry, "stop_ids", frozenset[int]())
+    batches = [make_prompts(count, engine.geometry.vocabulary) for count in options.sequences]
+    own = [rates(lambda batch=batch: ours(engine, batch)) for batch in batches]
+    engine.close()
+    peer: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    for batch, (clock, cpu) in zip(batches, own, strict=True):
+        found = {page: rates(lambda batch=batch, page=page: theirs(peer, batch, page)) for page in PAGES}
+        print(f"{len(batch):4} sequences, engine: {clock:7.1f} tokens/s, {cpu:7.1f} a CPU second")
+        for page, (rate, each) in found.items():
+            print(f"     transformers, pages of {page:3}: {rate:7.1f} tokens/s, {each:7.1f} a CPU second")
+        ratio = cpu / max(each for _, each in found.values())
+        by_clock = clock / max(rate for rate, _ in found.values())
+        print(
+            f"     ratio {ratio:.2f} by processor time, {by_clock:.2f} by the clock (limit {LIMIT})",
+            flush=True,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
