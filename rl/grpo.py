@@ -73,11 +73,11 @@ class LossParts:
 
     loss: Tensor
     """Scalar with gradient: the tokens' share of the batch's token mean."""
-    clipped_tokens: int
-    """Valid tokens at which the clipped branch is the active one."""
-    gap_sum: float
-    """Sum of |log-probability - old log-probability| over valid tokens."""
-    gap_max: float
+    clipped_tokens: Tensor
+    """Scalar: valid tokens at which the clipped branch is the active one."""
+    gap_sum: Tensor
+    """Scalar: sum of |log-probability - old log-probability| over valid tokens."""
+    gap_max: Tensor
 
 
 def policy_loss(
@@ -105,7 +105,7 @@ def policy_loss(
     gap = log_ratio.detach().abs()
     return LossParts(
         loss=-surrogate.sum() / max(batch_tokens, 1),
-        clipped_tokens=int(((clipped < plain) & valid).sum()),
-        gap_sum=float(gap.sum()),
-        gap_max=float(gap.max()) if gap.numel() else 0.0,
+        clipped_tokens=((clipped < plain) & valid).sum(),
+        gap_sum=gap.sum(),
+        gap_max=gap.max() if gap.numel() else gap.sum(),
     )

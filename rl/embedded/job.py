@@ -11,16 +11,17 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from broker.broker import Broker
 from broker.engine.engine import EmbeddedEngine
 from broker.harness import Harness
 from broker.record import GradedEpisode
 from rl.contract import RewardKind
+from rl.embedded.fitting import Way
 from rl.embedded.memory import return_memory
+from rl.embedded.metrics import UpdateMetrics
 from rl.embedded.rollout import Rollout, collect, plan_attempts
-from rl.embedded.trainer import Trainer, UpdateMetrics
+from rl.embedded.trainer import Trainer
 from rl.errors import TrainingError
 from rl.export import write_export
 from rl.job_spec import EXPORT, PANEL, RESULT, Job, JobResult, UpdateReport
@@ -36,7 +37,13 @@ async def train(job: Job, engine: EmbeddedEngine, broker: Broker, progress: Prog
     started = time.perf_counter()
     base = engine.identity
     order = training_order(job.seed, training_tasks(broker.release))
-    trainer = Trainer(engine.model, job.contract, packing=job.packing, token_budget=job.token_budget)
+    trainer = Trainer(
+        engine.model,
+        job.contract,
+        packing=job.packing,
+        token_budget=job.token_budget,
+        checkpointing=job.checkpointing,
+    )
     progress.write("started", {"updates": job.contract.updates, "packing": trainer.packing, "base": base})
     reports: list[UpdateReport] = []
     cursor = job.cursor
@@ -122,7 +129,7 @@ def _finish(
     job: Job,
     engine: EmbeddedEngine,
     broker: Broker,
-    packing: Literal["tree", "rows"],
+    packing: Way,
     reports: Sequence[UpdateReport],
     cursor: int,
     base: str,

@@ -1,4 +1,4 @@
-"""Log-probabilities of completion tokens under a model, with gradients: packed as a tree, or row by row.
+"""Log-probabilities of completion tokens under a model, with gradients: packed, or row by row.
 
 Must not know losses, rewards or where the rows came from.
 """
@@ -7,104 +7,103 @@ Must not know losses, rewards or where the rows came from.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from rl.embedded.packing import Pack, plan_packs
-from rl.rows import Row, TrajectoryId
-
-Packing = Literal["auto", "tree", "rows"]
-HEAD_CHUNK = 512
-"""Predicting positions whose vocabulary logits are held at once: 100 MB at 49,152 entries."""
-_PROBE_TOLERANCE = {torch.float32: 1e-3}
-"""Largest difference between both paths that is rounding; other precisions get 0.05."""
+from rl.embedded.flat import FlatPack
+from rl.embedded.head import choose
+from rl.embedded.layout import Layout
+from rl.embedded.packing import Index, Pack
+from rl.rows import Row
 
 
-def tree_logprobs(model: nn.Module, pack: Pack, rows: Sequence[Row]) -> list[Tensor]:
-    """Per member of the pack: log-probabilities [completion length] at temperature 1, in float32."""
+@dataclass(frozen=True)
+class Scores:
+    """Of the completion tokens of some rows, one row after the other, at temperature 1."""
+
+    logprobs: Tensor
+    """[tokens], at least in float32, with a gradient."""
+    entropies: Tensor
+    """[tokens], in nats, without one."""
+
+
+def score_tree(model: nn.Module, pack: Pack, rows: Sequence[Row]) -> Scores:
+    """The members of a prefix tree, in the pack's order."""
     causal = cast("Any", model)
     device = next(model.parameters()).device
     mask = torch.zeros(1, 1, pack.size, pack.size, dtype=causal.dtype, device=device)
     # Additive, because both attention implementations of transformers take that form as it is.
     mask.masked_fill_(~torch.from_numpy(pack.attention_mask()).to(device), torch.finfo(causal.dtype).min)
-    hidden = causal.base_model(
-        input_ids=torch.from_numpy(pack.token_ids)[None].to(device),
-        position_ids=torch.from_numpy(pack.positions)[None].to(device),
-        attention_mask=mask,
-        use_cache=False,
-    ).last_hidden_state[0]
-    lengths = [len(source) for source in pack.sources]
-    nodes = torch.cat([torch.from_numpy(source) for source in pack.sources])
-    targets = torch.tensor([token for member in pack.members for token in rows[member].completion_ids])
-    # Attempts that said the same thing share nodes and targets; the wide vocabulary layer sees them once.
-    pairs, inverse = torch.unique(torch.stack([nodes, targets]), dim=1, return_inverse=True)
-    pairs, inverse = pairs.to(device), inverse.to(device)
-    head = causal.get_output_embeddings()
-    parts = [
-        # Recomputed in the backward pass: the logits are the widest tensor of all and cheap to make again.
-        checkpoint(_select, head, hidden[chunk[0]], chunk[1], use_reentrant=False)
-        for chunk in pairs.split(HEAD_CHUNK, dim=1)
-    ]
-    return list(torch.cat(parts)[inverse].split(lengths))
+    hidden = _hidden(model, pack.token_ids, pack.positions, attention_mask=mask)
+    return _scores(model, hidden, pack, rows)
 
 
-def _select(head: nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
-    logits = head(hidden).float()
-    return logits.gather(1, targets[:, None])[:, 0] - logits.logsumexp(dim=1)
+def score_flat(model: nn.Module, pack: FlatPack, rows: Sequence[Row]) -> Scores:
+    """The members of a flat pack, in its order. Call it, and its backward pass, inside `flat_attention`."""
+    layout = Layout(pack.lengths, next(model.parameters()).device)
+    return _scores(model, _hidden(model, pack.token_ids, pack.positions, flat=layout), pack, rows)
+
+
+def score_row(model: nn.Module, row: Row) -> Scores:
+    """One row by the model's ordinary forward pass, its logits in chunks.
+
+    Right for every architecture whose logits are a linear layer of its last hidden states.
+    """
+    ids = torch.tensor([row.prompt_ids + row.completion_ids[:-1]], device=next(model.parameters()).device)
+    causal = cast("Any", model)
+    hidden = causal.base_model(input_ids=ids, use_cache=False).last_hidden_state[0, len(row.prompt_ids) - 1 :]
+    targets = torch.tensor(row.completion_ids, device=ids.device)
+    return Scores(*choose(causal.get_output_embeddings(), hidden, targets))
 
 
 def row_logprobs(model: nn.Module, row: Row) -> Tensor:
-    """One row by the model's ordinary forward pass: right for every architecture, and the reference."""
+    """One row by the model's own logits, all at once: the reference, [completion length] in float32."""
+    return _own_scores(model, row).logprobs
+
+
+def score_row_plainly(model: nn.Module, row: Row) -> Scores:
+    """As `row_logprobs`: for models that do more to their logits than one linear layer."""
+    return _own_scores(model, row)
+
+
+def tree_logprobs(model: nn.Module, pack: Pack, rows: Sequence[Row]) -> list[Tensor]:
+    """Per member of the pack: log-probabilities [completion length]."""
+    lengths = [len(source) for source in pack.sources]
+    return list(score_tree(model, pack, rows).logprobs.split(lengths))
+
+
+def _own_scores(model: nn.Module, row: Row) -> Scores:
     device = next(model.parameters()).device
     ids = torch.tensor([row.prompt_ids + row.completion_ids[:-1]], device=device)
     length = len(row.completion_ids)
     logits = cast("Any", model)(input_ids=ids, use_cache=False, logits_to_keep=length).logits[0].float()
+    every = logits.log_softmax(dim=1)
     targets = torch.tensor(row.completion_ids, device=device)
-    return logits.log_softmax(dim=1).gather(1, targets[:, None])[:, 0]
+    with torch.no_grad():
+        entropies = torch.special.entr(every.exp()).sum(dim=1)
+    return Scores(every.gather(1, targets[:, None])[:, 0], entropies)
 
 
-def choose_packing(model: nn.Module, wanted: Packing) -> Literal["tree", "rows"]:
-    """`auto` packs if the model takes a tree mask: full attention everywhere, and a numeric probe agrees."""
-    if wanted != "auto":
-        return wanted
-    config = cast("Any", model).config
-    layers: Sequence[str] = getattr(config, "layer_types", None) or ()
-    if any(kind != "full_attention" for kind in layers) or _slides(config):
-        return "rows"
-    tolerance = _PROBE_TOLERANCE.get(next(model.parameters()).dtype, 0.05)
-    return "tree" if _probe(model) <= tolerance else "rows"
-
-
-def _slides(config: Any) -> bool:
-    return bool(getattr(config, "sliding_window", None)) and bool(getattr(config, "use_sliding_window", True))
-
-
-@torch.no_grad()
-def _probe(model: nn.Module) -> float:
-    """Largest difference between both paths on three small rows; infinite if the model refuses a tree."""
-    vocabulary = int(cast("Any", model).config.vocab_size)
-    prefix = tuple(range(3, 11))
-    rows = [_probe_row(prefix, tail, vocabulary) for tail in ((5, 7, 9), (5, 8, 2), (11, 4, 6))]
-    (pack,) = plan_packs(rows, token_budget=1_000)
-    try:
-        packed = tree_logprobs(model, pack, rows)
-    except (TypeError, ValueError, AttributeError, RuntimeError):
-        return float("inf")
-    plain = [row_logprobs(model, rows[member]) for member in pack.members]
-    return max(float((left - right).abs().max()) for left, right in zip(packed, plain, strict=True))
-
-
-def _probe_row(prefix: tuple[int, ...], tail: tuple[int, ...], vocabulary: int) -> Row:
-    completion = tuple(token % vocabulary for token in tail)
-    return Row(
-        prompt_ids=tuple(token % vocabulary for token in prefix),
-        completion_ids=completion,
-        rollout_logprobs=(0.0,) * len(completion),
-        loss_mask=(1,) * len(completion),
-        rewards=(0.0,) * len(completion),
-        trajectory=TrajectoryId("probe", 0),
-        is_last=True,
+def _hidden(model: nn.Module, token_ids: Index, positions: Index, **options: Any) -> Tensor:
+    """The last hidden states [tokens, width] of one sequence."""
+    device = next(model.parameters()).device
+    output = cast("Any", model).base_model(
+        input_ids=torch.from_numpy(token_ids)[None].to(device),
+        position_ids=torch.from_numpy(positions)[None].to(device),
+        use_cache=False,
+        **options,
     )
+    return output.last_hidden_state[0]
+
+
+def _scores(model: nn.Module, hidden: Tensor, pack: Pack | FlatPack, rows: Sequence[Row]) -> Scores:
+    nodes = torch.cat([torch.from_numpy(source) for source in pack.sources])
+    targets = torch.tensor([token for member in pack.members for token in rows[member].completion_ids])
+    # Attempts that said the same thing share nodes and targets; the wide vocabulary layer sees them once.
+    pairs, inverse = torch.unique(torch.stack([nodes, targets]), dim=1, return_inverse=True)
+    pairs, inverse = pairs.to(hidden.device), inverse.to(hidden.device)
+    logprobs, entropies = choose(cast("Any", model).get_output_embeddings(), hidden[pairs[0]], pairs[1])
+    return Scores(logprobs[inverse], entropies[inverse])

@@ -2,78 +2,35 @@
 
 Departures from SkyRL, all exact or measured: the ratio is against the rollout log-probabilities (see
 `rl.grpo`); rows with advantage 0 are not computed, for their gradient is exactly zero (they still count in
-the token mean).
+the token mean); a batch of which no row has an advantage takes no step at all, so that neither moments nor
+weight decay move the weights (docs/training.md).
 Must not know how episodes are made.
 """
 
 # torch annotates these only in part:
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
+import gc
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Final
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from rl.contract import RlContract
+from rl.embedded.fitting import Packing, Way
+from rl.embedded.metrics import Skipped, Sums, UpdateMetrics, finite
 from rl.embedded.optimiser import Optimiser
-from rl.embedded.packing import Pack, plan_packs
-from rl.embedded.scoring import Packing, choose_packing, row_logprobs, tree_logprobs
+from rl.embedded.passes import Checkpointing, Passes, input_length
+from rl.embedded.scoring import Scores
 from rl.errors import TrainingError
 from rl.grpo import LossParts, policy_loss, row_advantages, zero_variance_groups
 from rl.rows import Row, RowBatch
 
-
-class UpdateMetrics(BaseModel):
-    """What one update did. Token counts are of this batch."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    loss: float
-    gradient_norm: float
-    """Before clipping."""
-    clip_share: float
-    """Share of the batch's valid tokens at which clipping is active."""
-    logprob_gap_mean: float
-    """|trainer - rollout| log-probability before the step, over the tokens that were computed."""
-    logprob_gap_max: float
-    valid_tokens: int
-    trained_tokens: int
-    """Valid tokens with an advantage other than 0."""
-    computed_tokens: int
-    """Tokens that went through the model: after packing."""
-    plain_tokens: int
-    """The same rows without packing."""
-    micro_batches: int
-    zero_variance_groups: int
-    seconds: float
-
-
-@dataclass(kw_only=True)
-class Sums:
-    """What micro-batches add up to."""
-
-    plain: int = 0
-    loss: float = 0.0
-    clipped: int = 0
-    gap_sum: float = 0.0
-    gap_max: float = 0.0
-    tokens: int = 0
-    computed: int = 0
-    micro_batches: int = 0
-
-    def add(self, parts: LossParts, tokens: int, computed: int) -> None:
-        self.loss += float(parts.loss.detach())
-        self.clipped += parts.clipped_tokens
-        self.gap_sum += parts.gap_sum
-        self.gap_max = max(self.gap_max, parts.gap_max)
-        self.tokens += tokens
-        self.computed += computed
-        self.micro_batches += 1
+_PATIENCE: Final = 3
+"""Updates without finite numbers after which the phase fails."""
 
 
 class Trainer:
@@ -83,95 +40,204 @@ class Trainer:
     """
 
     def __init__(
-        self, model: nn.Module, contract: RlContract, *, packing: Packing = "auto", token_budget: int = 1_024
+        self,
+        model: nn.Module,
+        contract: RlContract,
+        *,
+        packing: Packing = "auto",
+        token_budget: int = 1_024,
+        checkpointing: Checkpointing = "auto",
     ) -> None:
+        """`token_budget`: tokens of a micro-batch. `checkpointing`: how many layers are computed again in the
+        backward pass; `auto` is none on a CPU, and on a GPU as many as its free memory asks for."""
         if token_budget < 1:
             raise TrainingError(f"token_budget must be at least 1, got {token_budget}")
         self.model = model
         self.contract = contract
-        self.token_budget = token_budget
-        self.packing: Literal["tree", "rows"] = choose_packing(model, packing)
         # Evaluation mode: the policy that is trained is the one that sampled, without dropout.
         model.eval()
         model.requires_grad_(True)
+        self.passes = Passes(model, packing, token_budget, checkpointing)
+        self.packing: Way = self.passes.way
         self.optimiser = Optimiser(model, contract)
+        self.not_finite: list[str] = []
+        """The numbers of each update that was skipped because they were not finite."""
+        self._device = next(model.parameters()).device
+        self._halved = False
 
     def step(self, batch: RowBatch, stop: threading.Event | None = None) -> UpdateMetrics:
-        """One optimiser step. Raises `TrainingError`, with the weights as they were, if it is stopped."""
+        """One optimiser step, or none: see `UpdateMetrics.skipped`.
+
+        Raises `TrainingError`, with the weights as they were: an empty batch, a stop, memory that ran out
+        twice, or the third update whose loss or gradient is not finite.
+        """
         started = time.perf_counter()
+        _require_tokens(batch)
+        halved = self._halved
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
         try:
             sums = self.accumulate(batch, stop)
-            norm = self.optimiser.clip()
-            if not bool(torch.isfinite(norm)):
-                raise TrainingError("the gradient is not finite: lower the learning rate; no step was taken")
-            self.optimiser.step()
+            norm = float(self.optimiser.clip())
+            numbers = sums.read()
+            skipped = _why_skip(sums, numbers["loss"], norm)
+            if skipped is None:
+                self.optimiser.step()
         finally:
             self.optimiser.end()
+        if skipped == "not_finite":
+            self._count_not_finite(numbers["loss"], norm)
         return UpdateMetrics(
-            loss=sums.loss,
-            gradient_norm=float(norm),
-            clip_share=sums.clipped / batch.trainable_tokens,
-            logprob_gap_mean=sums.gap_sum / max(sums.tokens, 1),
-            logprob_gap_max=sums.gap_max,
+            skipped=skipped,
+            loss=finite(numbers["loss"]),
+            gradient_norm=finite(norm),
+            clip_share=numbers["clipped"] / batch.trainable_tokens,
+            entropy=finite(numbers["entropy"]),
+            logprob_gap_mean=finite(numbers["logprob_gap_mean"]),
+            logprob_gap_max=finite(numbers["logprob_gap_max"]),
             valid_tokens=batch.trainable_tokens,
             trained_tokens=sums.tokens,
             computed_tokens=sums.computed,
             plain_tokens=sums.plain,
             micro_batches=sums.micro_batches,
+            token_budget=self.passes.token_budget,
+            checkpointed_layers=sums.checkpointed_layers,
+            halvings=int(self._halved and not halved),
             zero_variance_groups=zero_variance_groups(batch.rows),
             seconds=time.perf_counter() - started,
+            device_peak_bytes=_peak(self._device),
         )
 
     def accumulate(self, batch: RowBatch, stop: threading.Event | None = None) -> Sums:
-        """The gradient of the whole batch, in `optimiser.gradients`."""
+        """The gradient of the whole batch, in `optimiser.gradients`.
+
+        When memory runs out the batch is begun again, once in a trainer's life: with half the token budget
+        and every layer checkpointed. Raises `TrainingError` with the numbers the second time.
+        """
         advantages = row_advantages(batch.rows, self.contract.advantage_delta)
         active = [index for index, row in enumerate(batch.rows) if row.trainable and advantages[index] != 0.0]
         rows = [batch.rows[index] for index in active]
         weights = [advantages[index] for index in active]
-        sums = Sums(plain=sum(_input_length(row) for row in rows))
+        while True:
+            try:
+                return self._accumulate(rows, weights, batch.trainable_tokens, stop)
+            except (RuntimeError, MemoryError) as error:
+                if not _is_out_of_memory(error):
+                    raise
+                if self._halved or self.passes.token_budget < 2:
+                    raise TrainingError(self._out_of_memory(rows)) from error
+            # Outside the handler: the exception holds the frames, and they hold the activations.
+            self.optimiser.end()
+            self._halved = True
+            self.passes.halve()
+            gc.collect()
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    @torch.no_grad()
+    def score(self, batch: RowBatch) -> tuple[list[Tensor], float]:
+        """Log-probabilities [completion length] of every row with a valid token, by index, and the seconds.
+
+        What an update computes anyway for the rows that it trains; this is all of them, without gradients.
+        Rows without a valid token get an empty tensor.
+        """
+        started = time.perf_counter()
+        active = [index for index, row in enumerate(batch.rows) if row.trainable]
+        rows = [batch.rows[index] for index in active]
+        found = [torch.empty(0) for _ in batch.rows]
+        for part in self.passes.plan(rows):
+            with self.passes.prepared(0):
+                logprobs = self.passes.scores(part, rows).logprobs
+            lengths = [len(rows[member].completion_ids) for member in part.members]
+            for member, values in zip(part.members, logprobs.split(lengths), strict=True):
+                found[active[member]] = values.cpu()
+        return found, time.perf_counter() - started
+
+    def _accumulate(
+        self, rows: Sequence[Row], weights: Sequence[float], batch_tokens: int, stop: threading.Event | None
+    ) -> Sums:
+        sums = Sums(self._device)
+        sums.plain = sum(input_length(row) for row in rows)
+        if not rows:
+            return sums
         self.optimiser.begin()
-        for size, members, pack in self._micro_batches(rows):
+        for part in self.passes.plan(rows):
             if stop is not None and stop.is_set():
                 raise TrainingError("the update was stopped before its step")
-            chosen = [rows[member] for member in members]
-            logprobs = (
-                [row_logprobs(self.model, chosen[0])]
-                if pack is None
-                else tree_logprobs(self.model, pack, rows)
-            )
-            parts = self._loss(
-                chosen, logprobs, [weights[member] for member in members], batch.trainable_tokens
-            )
-            parts.loss.backward()
-            self.optimiser.collect()
-            sums.add(parts, sum(row.trainable for row in chosen), size)
+            again = self.passes.layers_to_checkpoint(part)
+            chosen = [rows[member] for member in part.members]
+            with self.passes.prepared(again):
+                scores = self.passes.scores(part, rows)
+                valid = _column(scores, [float(value) for row in chosen for value in row.loss_mask])
+                parts = self._loss(
+                    chosen, scores, valid, [weights[member] for member in part.members], batch_tokens
+                )
+                # Inside the block: checkpointed layers run again here, and must find the same methods.
+                parts.loss.backward()
+            entropy = torch.where(valid > 0, scores.entropies, torch.zeros_like(scores.entropies)).sum()
+            sums.add(parts, entropy, tokens=sum(row.trainable for row in chosen), computed=part.size)
+            sums.checkpointed_layers = max(sums.checkpointed_layers, again)
         return sums
 
-    def _micro_batches(self, rows: Sequence[Row]) -> list[tuple[int, tuple[int, ...], Pack | None]]:
-        """Tokens, rows and tree of each forward pass; without packing a pass is one row."""
-        if self.packing == "tree":
-            return [(pack.size, pack.members, pack) for pack in plan_packs(rows, self.token_budget)]
-        return [(_input_length(row), (index,), None) for index, row in enumerate(rows)]
-
     def _loss(
-        self, rows: Sequence[Row], logprobs: Sequence[Tensor], advantages: Sequence[float], batch_tokens: int
+        self,
+        rows: Sequence[Row],
+        scores: Scores,
+        valid: Tensor,
+        advantages: Sequence[float],
+        batch_tokens: int,
     ) -> LossParts:
-        flat = torch.cat(list(logprobs))
         pairs = list(zip(rows, advantages, strict=True))
-
-        def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=flat.dtype, device=flat.device)
-
         return policy_loss(
-            flat,
-            column([value for row in rows for value in row.rollout_logprobs]),
-            column([advantage for row, advantage in pairs for _ in row.completion_ids]),
-            column([float(value) for row in rows for value in row.loss_mask]),
+            scores.logprobs,
+            _column(scores, [value for row in rows for value in row.rollout_logprobs]),
+            _column(scores, [advantage for row, advantage in pairs for _ in row.completion_ids]),
+            valid,
             clip_low=self.contract.clip_low,
             clip_high=self.contract.clip_high,
             batch_tokens=batch_tokens,
         )
 
+    def _out_of_memory(self, rows: Sequence[Row]) -> str:
+        numbers = (
+            f"token budget {self.passes.token_budget}, longest row {max(map(input_length, rows))} tokens"
+        )
+        numbers += f", {self.passes.checkpointing} of {self.passes.layers} layers checkpointed"
+        if self._device.type == "cuda":
+            total = torch.cuda.get_device_properties(self._device).total_memory
+            numbers += f", {_peak(self._device) / 2**30:.1f} of {total / 2**30:.1f} GiB held by this process"
+        return f"out of memory, also with half the micro-batch ({numbers}): lower token_budget or the context"
 
-def _input_length(row: Row) -> int:
-    return len(row.prompt_ids) + len(row.completion_ids) - 1
+    def _count_not_finite(self, loss: float, norm: float) -> None:
+        self.not_finite.append(f"loss {loss:g}, gradient norm {norm:g}")
+        if len(self.not_finite) >= _PATIENCE:
+            raise TrainingError(
+                f"{_PATIENCE} updates were not finite ({'; '.join(self.not_finite)}) and took no step: lower "
+                "the learning rate, or look at the rollout log-probabilities"
+            )
+
+
+def _require_tokens(batch: RowBatch) -> None:
+    if batch.trainable_tokens < 1:
+        raise TrainingError(
+            f"RL-07: no trainable token in {len(batch.rows)} rows: let the program call the model"
+        )
+
+
+def _why_skip(sums: Sums, loss: float, norm: float) -> Skipped | None:
+    if not sums.micro_batches:
+        return "no_contrast"
+    return None if finite(loss) is not None and finite(norm) is not None else "not_finite"
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    # A CPU's allocator has no exception of its own.
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+
+
+def _peak(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+
+
+def _column(like: Scores, values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=like.logprobs.dtype, device=like.logprobs.device)

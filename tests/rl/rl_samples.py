@@ -3,11 +3,18 @@
 from collections.abc import Sequence
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen3_5ForCausalLM,
+    Qwen3_5TextConfig,
+)
 
 from broker.model import Completion, Sampling
 from broker.record import EpisodeRecord, GradedEpisode, ModelCall, StopReason
-from rl.rows import Row, TrajectoryId
+from rl.embedded.scoring import row_logprobs
+from rl.rows import Row, RowBatch, TrajectoryId
 from verifier.task import NOT_SUBMITTED, Verdict
 
 VOCABULARY = 64
@@ -31,6 +38,33 @@ def tiny_llama(seed: int = 0, vocabulary: int = VOCABULARY) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
+def tiny_hybrid(seed: int = 0, vocabulary: int = VOCABULARY) -> Qwen3_5ForCausalLM:
+    """Qwen3.5 in small: three gated delta nets to one full attention, twice as many value as key heads."""
+    torch.manual_seed(seed)
+    config = Qwen3_5TextConfig(
+        vocab_size=vocabulary,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 10_000.0,
+            "partial_rotary_factor": 0.5,
+            "mrope_section": [2, 1, 1],
+        },
+        tie_word_embeddings=True,
+        initializer_range=0.3,
+    )
+    return Qwen3_5ForCausalLM(config).eval()
+
+
 def row(
     prompt: Sequence[int],
     completion: Sequence[int],
@@ -51,6 +85,38 @@ def row(
         trajectory=TrajectoryId(*trajectory),
         is_last=is_last,
     )
+
+
+def batch_of(rows: list[Row], attempts: int) -> RowBatch:
+    return RowBatch(
+        rows=tuple(rows), attempts=attempts, zero_call_episodes=0, silent_prompts=(), lost_prompts=()
+    )
+
+
+def sampled(model: PreTrainedModel, rows: list[Row]) -> list[Row]:
+    """The rows with the model's own log-probabilities as rollout log-probabilities."""
+    with torch.no_grad():
+        values = [tuple(row_logprobs(model, item).tolist()) for item in rows]
+    return [
+        Row(**{**item.__dict__, "rollout_logprobs": value}) for item, value in zip(rows, values, strict=True)
+    ]
+
+
+def two_call_batch(model: PreTrainedModel) -> RowBatch:
+    rows = [
+        row([1, 2, 3], [4, 5], trajectory=("a", 0), is_last=False),
+        row([1, 2, 3, 4, 5, 9], [6, 7, 8], trajectory=("a", 0), reward=1.0),
+        row([1, 2, 3], [5], trajectory=("a", 1)),
+        row([1, 2, 7], [4, 4], trajectory=("b", 0), reward=1.0),
+        row([0], [0], trajectory=("b", 1), mask=[0]),
+        row([1, 2, 8], [4, 9], trajectory=("c", 0), reward=1.0),
+        row([1, 2, 8], [4, 3], trajectory=("c", 1), reward=1.0),
+    ]
+    return batch_of(sampled(model, rows), 2)
+
+
+def parameters(model: PreTrainedModel) -> torch.Tensor:
+    return torch.cat([value.detach().flatten() for value in model.parameters()])
 
 
 def call(

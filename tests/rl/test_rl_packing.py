@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from rl_samples import row, tiny_llama
 from transformers import LlamaForCausalLM
 
+from rl.embedded.fitting import choose_packing
 from rl.embedded.packing import plan_packs
-from rl.embedded.scoring import choose_packing, row_logprobs, tree_logprobs
+from rl.embedded.scoring import row_logprobs, tree_logprobs
 from rl.rows import Row
 
 # Two letters only, so that random rows share prefixes, nest and coincide.
