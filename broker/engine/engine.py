@@ -187,7 +187,7 @@ class EmbeddedEngine:
             self._closed = True
             self._changed.notify_all()
         self._worker.join()
-        self._slots.release()
+        self._release_slots()
         self._prefixes.clear()
 
     # -- the worker thread ------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class EmbeddedEngine:
             except Exception as error:  # any failure of the pass loses its requests, never the engine
                 with self._changed:
                     self._fail(self._running, f"failed: {type(error).__name__}: {error}")
-                    self._slots.release()
+                    self._release_slots()
                     self._prefixes.clear()
                     self._shared = 0
             with self._changed:
@@ -218,7 +218,12 @@ class EmbeddedEngine:
         if self._static and self._static.graphs and self._slots.nbytes <= _KEPT_BYTES:
             self._slots.forget()
         else:
-            self._slots.release()
+            self._release_slots()
+
+    def _release_slots(self) -> None:
+        if self._static:
+            self._static.drop()
+        self._slots.release()
 
     def _has_work(self) -> bool:
         return self._closed or bool(self._running) or (bool(self._waiting) and not self._pauses)

@@ -99,6 +99,13 @@ class StaticDecode:
         """Captured shapes."""
         return len(self._graphs)
 
+    def drop(self) -> None:
+        """Forget all graphs, and with them the buffer that they were captured over."""
+        self._graphs.clear()
+        self._captured = None
+        # A pool without graphs is gone; its handle must not be used again.
+        self._pool = None
+
     def run(self, burst: Burst) -> tuple[list[list[int]], list[list[float]]]:
         """Token ids and log-probabilities, by step and then by slot. The store must have the room.
 
@@ -106,7 +113,7 @@ class StaticDecode:
         """
         running, steps = len(burst.tokens), len(burst.uniforms)
         if self._captured is not self._store.values:
-            self._graphs.clear()
+            self.drop()
             self._captured = self._store.values
         rows = self._rounded(running)
         length = min(power_of_two(max(burst.positions) + steps), self._store.values.shape[4])

@@ -4,7 +4,7 @@
 
 Writes OUTDIR/engine_speed.json after every part and prints a table at the end; a part that fails leaves its
 error there and the others go on. Every rate is warm: the same prompts a second time in the same process.
-Without a model folder, random weights of SmolLM2-135M's shape are used. Under four minutes on one H200.
+Without the default model, random weights of its shape are used. Under four minutes on one H200.
 """
 
 import argparse
@@ -22,7 +22,9 @@ import torch
 import transformers
 
 from broker.engine import static
+from broker.engine.default_model import DEFAULT_MODEL, find_model
 from broker.engine.engine import EmbeddedEngine
+from broker.errors import ModelUnavailable
 from broker.model import Completion, Sampling
 
 TINY_MODEL = Path(__file__).parents[1] / "fixtures/tiny_model"
@@ -61,6 +63,17 @@ def random_model(folder: Path) -> Path:
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copyfile(TINY_MODEL / name, folder / name)
     return folder
+
+
+def model_folder(named: Path | None, out: Path) -> Path:
+    """What was named, else the default model, else random weights of its shape."""
+    if named is not None:
+        return named
+    try:
+        return find_model(DEFAULT_MODEL, Path(".cache"))
+    except ModelUnavailable as error:
+        print(f"random weights: {error}")
+        return random_model(out / "random-model")
 
 
 def open_engine(folder: Path, decode: Any, *, exact: bool, slots: int) -> EmbeddedEngine:
@@ -313,11 +326,11 @@ def table(found: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="The embedded engine on a GPU beside its peers.")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--model", type=Path, default=Path(".cache/models/smollm2-135m-instruct"))
+    parser.add_argument("--model", type=Path, help="default: the default model, if it is there")
     parser.add_argument("--vllm", type=int, nargs="+", help="only this peer, at these sizes")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    folder = options.model if options.model.is_dir() else random_model(options.out / "random-model")
+    folder = model_folder(options.model, options.out)
     if options.vllm:
         vllm_process(folder, options.out, options.vllm)
         return 0

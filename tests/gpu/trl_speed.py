@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from tests.benchmarks.trl_peer import Workload, compare, ratios
-from tests.gpu.engine_speed import random_model
+from tests.gpu.engine_speed import model_folder
 
 DEMO = Workload(prompts=8, attempts=8, shared=220, own=80, new=48, updates=4)
 LONG = Workload(prompts=8, attempts=8, shared=220, own=780, new=256, updates=4)
@@ -62,12 +62,11 @@ def measure(folder: Path, out: Path, site: Path) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="The embedded trainer beside TRL's GRPO on one GPU.")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--model", type=Path, default=Path(".cache/models/smollm2-135m-instruct"))
+    parser.add_argument("--model", type=Path, help="default: the default model, if it is there")
     parser.add_argument("--site", type=Path, default=Path(".cache/trl-site"), help="folder that has trl")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    folder = options.model if options.model.is_dir() else random_model(options.out / "random-model")
-    measure(folder, options.out, options.site.absolute())
+    measure(model_folder(options.model, options.out), options.out, options.site.absolute())
     return 0
 
 
