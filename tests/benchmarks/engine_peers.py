@@ -5,12 +5,15 @@
 Prompts of 300 tokens share their first 220; each gets 32 new tokens at temperature 1 with its
 log-probabilities, which both give. float32, one process, the same run; the second run of each counts, ours
 with nothing cached. Its pages are measured at two sizes, its best counts. Ratios are of processor time, which
-other work on the machine moves least; the clock stands beside. The limit: at least as fast. `vLLM` and a GPU
-are measured by `tests/gpu/engine_speed`.
+other work on the machine moves least; the clock stands beside. The limit: at least as fast. The peer asks
+psutil how much memory a CPU has; it is taken from `.cache/trl-site`, which `./run bench` makes. vLLM and a
+GPU are measured by `tests/gpu/engine_speed`.
 """
 
 import argparse
+import importlib.util
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +26,7 @@ from broker.engine.default_model import DEFAULT_MODEL, find_model
 from broker.engine.engine import EmbeddedEngine
 from broker.model import Sampling
 from tests.benchmarks.engine_throughput import NEW, make_prompts
+from tests.benchmarks.trl_peer import SITE
 
 LIMIT = 1.0
 PAGES = (32, 256)
@@ -72,6 +76,10 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=Path(".cache"))
     parser.add_argument("--sequences", type=int, nargs="+", default=[8, 32])
     options = parser.parse_args()
+    sys.path.append(str(SITE))
+    if importlib.util.find_spec("psutil") is None:
+        print(f"not measured: no psutil in {SITE}; ./run bench makes it", file=sys.stderr)
+        return 0
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     folder = find_model(options.model, options.cache)
