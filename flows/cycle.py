@@ -9,13 +9,13 @@ from prefect import flow
 
 from catalog.store import Ref
 from report.progress import RunProgress
-from rl.contract import refuse_chat_model
 from tasks.adaptation import best_of, revise, score_batch
-from tasks.config import RunConfig
+from tasks.config import RunConfig, check_trainable
 from tasks.finish import write_report
 from tasks.inner import collect, designate, preflight, propose
 from tasks.measure import evaluate
 from tasks.outer import consume, holding, import_model, import_seed, publish, train, validate
+from tasks.pass_at import sample
 from tasks.probe import probe_auxiliary
 from tasks.selection import select
 from tasks.session import current, open_session
@@ -25,14 +25,15 @@ from tasks.trigger import hands_over
 @flow(name="rinr", flow_run_name="{config.recipe_name} seed {config.seed}", validate_parameters=True)
 async def rinr(config: RunConfig) -> str:
     """The schedule of the configured mode. Returns the path of the report."""
-    if config.mode == "cycle":
-        refuse_chat_model(config.model.inference)
+    check_trainable(config)
     with RunProgress() as progress:
         async with open_session(config, progress):
             await probe_auxiliary()
             model, harness = await import_model(), await import_seed()
             if config.mode == "cycle":
                 await cycles(model, harness)
+            elif config.mode == "model":
+                await model_phases(model, harness)
             elif config.schedule.protocol == "adaptation":
                 await adaptation(model, harness)
             else:
@@ -55,6 +56,15 @@ async def harness_phases(model: Ref, harness: Ref) -> None:
     history: tuple[Ref, ...] = ()
     for cycle in range(1, current().config.schedule.cycles + 1):
         harness, history = await harness_phase(cycle, model, harness, history)
+
+
+async def model_phases(model: Ref, harness: Ref) -> None:
+    """Model learning alone, the program stays what it is; pass@k before and after (SCHED-09)."""
+    before = await sample("pass_before", 0, model, harness)
+    cycles = current().config.schedule.cycles
+    for cycle in range(1, cycles + 1):
+        model = await rl_phase(cycle, model, harness)
+    await sample("pass_after", cycles, model, harness, before)
 
 
 @flow(name="harness-phase", flow_run_name="h{cycle:04d}")

@@ -21,6 +21,8 @@ _CODES: Final = {
     "UnknownRun": BAD_INPUT,
     "ReplayError": BAD_INPUT,
     "TokenIdsNeeded": BAD_INPUT,
+    "EndpointFixed": BAD_INPUT,
+    "UnknownHarness": BAD_INPUT,
     "FileNotFoundError": MISSING,
     "ModuleNotFoundError": MISSING,
     "ReleaseError": MISMATCH,

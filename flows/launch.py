@@ -15,9 +15,8 @@ from catalog.store import Store
 from flows.prefect_server import PrefectUnavailable, own_server
 from report.terminal import print_run
 from report.write import REPORT, load_run, write_run_report
-from rl.contract import refuse_chat_model
 from rl.launch import prepare_forks
-from tasks.config import RunConfig, config_identity, new_run_id
+from tasks.config import RunConfig, check_trainable, config_identity, new_run_id
 from verifier.release import find
 
 
@@ -41,8 +40,7 @@ def finished_run(config: RunConfig) -> Path | None:
 
 def check_inputs(config: RunConfig) -> None:
     """What can be refused before anything is started or written: release, model folder, a chat endpoint."""
-    if config.mode == "cycle":
-        refuse_chat_model(config.model.inference)
+    check_trainable(config)
     if config.model.inference == "vllm":
         config.model.vllm.check_installed()
     find(config.release)
@@ -64,7 +62,7 @@ def launch(config: RunConfig) -> Path:
         server = None
         if not PREFECT_API_URL.value():
             server = stack.enter_context(own_server(Path(os.environ["PREFECT_HOME"])))
-        if named.trainer.start == "fork" and named.mode == "cycle":
+        if named.trainer.start == "fork" and named.mode != "harness":
             prepare_forks()
         from flows.cycle import rinr  # seconds of imports, while the server starts
 

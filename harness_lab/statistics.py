@@ -52,9 +52,9 @@ def mcnemar_p(fixed: int, broken: int) -> float:
 
 
 def bootstrap_interval(
-    differences: Mapping[str, Sequence[int]], *, seed: int = 0, draws: int = DRAWS
+    differences: Mapping[str, Sequence[float]], *, seed: int = 0, draws: int = DRAWS
 ) -> tuple[float, float]:
-    """95 % interval of the mean difference; `differences` holds -1, 0 or 1 a task, by material group."""
+    """95 % interval of the mean difference; `differences` holds one number a task, by material group."""
     groups = [differences[name] for name in sorted(differences)]
     sums = [(sum(group), len(group)) for group in groups]
     generator = random.Random(seed)

@@ -27,6 +27,7 @@ from report.data import (
     Update,
 )
 from report.malformed import malformed
+from report.model_phases import APART, PASSES, PERIODIC, passes
 from report.numbers import Paired
 from report.step_view import StepRows, step_view
 
@@ -47,7 +48,7 @@ _ORDER = (
     "evaluation",
 )
 _OUTER_STAGES = {"publish", "train", "validate", "consume"}
-_OUTER_ROLES = {"rl_baseline_test", "export_test"}
+_OUTER_ROLES = {"rl_baseline_test", "export_test", *PASSES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,9 @@ def assemble(rows: RunRows) -> RunView:
     run_id = str(run["run_id"])
     config = _mapping(run.get("config"))
     identities = _mapping(run.get("identities"))
-    measurements = sorted((_measurement(row, run_id) for row in rows.measurements), key=_position)
+    everything = sorted((_measurement(row, run_id) for row in rows.measurements), key=_position)
+    measurements = [item for item in everything if item.kind not in APART]
+    periodic = [item for item in everything if item.kind == PERIODIC]
     decisions = [_decision(row, rows.program) for row in rows.decisions]
     updates = [_update(row) for row in rows.updates]
     harnesses = _names("H", _parents(measurements))
@@ -96,6 +99,9 @@ def assemble(rows: RunRows) -> RunView:
         programs=tuple((name, text) for name, digest in harnesses if (text := rows.program(digest))),
         models=_names("M", [item.model for item in measurements if item.kind != "evaluation"]),
         steps=tuple(step_view(step) for step in rows.steps),
+        periodic=tuple(sorted(periodic, key=lambda item: (item.cycle, item.step or 0))),
+        passes=passes(rows.measurements, run_id),
+        mode=str(config.get("mode") or "cycle"),
         trigger=str(_mapping(config.get("schedule")).get("trigger") or "always_debug"),
     )
 

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from report.changes import DiffLine
 from report.malformed import Malformed
+from report.model_phases import PassAt
 from report.numbers import Paired, wilson
 from report.step_view import StepView
 
@@ -37,6 +38,9 @@ Kind = Literal[
     "adaptation_batch",
     "validation_initial",
     "validation_selected",
+    "periodic_val",
+    "pass_before",
+    "pass_after",
     "evaluation",
 ]
 
@@ -51,6 +55,9 @@ KIND_LABELS: Final[dict[str, str]] = {
     "adaptation_batch": "batch",
     "validation_initial": "initial program",
     "validation_selected": "selected program",
+    "periodic_val": "during training",
+    "pass_before": "pass@k before",
+    "pass_after": "pass@k after",
     "evaluation": "separate evaluation",
 }
 
@@ -118,7 +125,7 @@ class Measurement:
 
     @property
     def phase(self) -> str:
-        letter = "r" if self.kind in ("rl_baseline_test", "export_test") else "h"
+        letter = "r" if self.kind in ("rl_baseline_test", "export_test", "periodic_val") else "h"
         return f"{letter}{self.cycle:04d}" if self.cycle else "–"
 
     @property
@@ -296,6 +303,11 @@ class RunView:
     """Short name (M0, M1, ...) and identity of each task model, in order."""
     steps: tuple[StepView, ...] = ()
     """What the page of each step shows beside its decision."""
+    periodic: tuple[Measurement, ...] = ()
+    """Val between updates of `mode=model`, by phase and update; `step` counts the updates before it."""
+    passes: tuple[PassAt, ...] = ()
+    """pass@k before and after the RL phases of `mode=model`."""
+    mode: str = "cycle"
     trigger: str = "always_debug"
     """Of the handover to RL: under `improvement` Test steered the schedule (SCHED-06)."""
 

@@ -223,6 +223,54 @@ def reward_figure(view: RunView) -> str:
     return _svg(figure, "reward")
 
 
+def periodic_figure(view: RunView) -> str:
+    """Val between the updates of each RL phase, with Wilson 95 % intervals (SCHED-09)."""
+    cycles = sorted({item.cycle for item in view.periodic})
+    if not cycles:
+        return ""
+    figure = Figure(figsize=(9.6, 3.1), layout="constrained")
+    all_axes = figure.subplots(1, len(cycles), sharey=True, squeeze=False)[0]
+    for axes, cycle in zip(all_axes, cycles, strict=True):
+        items = [item for item in view.periodic if item.cycle == cycle]
+        shares = [100 * (item.accuracy or 0.0) for item in items]
+        errors = [
+            [share - 100 * item.interval[0] for item, share in zip(items, shares, strict=True)],
+            [100 * item.interval[1] - share for item, share in zip(items, shares, strict=True)],
+        ]
+        look: dict[str, Any] = {"color": _SERIES[1], "linewidth": 1.8, "marker": "s", "markersize": 4.5}
+        axes.errorbar([item.step or 0 for item in items], shares, errors, elinewidth=1.0, capsize=2, **look)
+        axes.set_title(f"r{cycle:04d}", fontsize=10.5, loc="left", color=_INK)
+        axes.set_ylim(-3, 103)
+        axes.set_xlabel("updates")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    all_axes[0].set_ylabel("Val, first answers right, %")
+    return _svg(figure, "periodic")
+
+
+def pass_figure(view: RunView) -> str:
+    """pass@k over k, before and after the RL phases (SCHED-09)."""
+    if not view.passes:
+        return ""
+    figure, axes = _canvas(9.6, 3.4)
+    looks: dict[str, dict[str, Any]] = {
+        "pass_before": {"color": _MUTED, "marker": "o", "linestyle": "--"},
+        "pass_after": {"color": _SERIES[0], "marker": "D", "linestyle": "-"},
+    }
+    ticks = sorted({k for item in view.passes for k, _ in item.values})
+    for item in view.passes:
+        name = f"{item.kind.removeprefix('pass_')}, {view.model_name(item.model)}"
+        values = [100 * value for _, value in item.values]
+        axes.plot([k for k, _ in item.values], values, linewidth=2.0, label=name, **looks[item.kind])
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [str(k) for k in ticks])
+    axes.minorticks_off()
+    axes.set_ylim(-3, 103)
+    axes.set_xlabel(f"k of {view.passes[0].attempts} sampled attempts, {view.passes[0].tasks} Test tasks")
+    axes.set_ylabel("pass@k, %")
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2)
+    return _svg(figure, "pass")
+
+
 def layers_figure(view: RunView) -> str:
     """How the Test episodes of each boundary ended: stacked shares of the layers, with counts (REP-05)."""
     items = [item for item in view.boundaries if item.layers is not None]
@@ -327,6 +375,8 @@ def figures(view: RunView) -> Sequence[tuple[str, str]]:
             ("accuracy", accuracy_figure),
             ("adaptation", adaptation_figure),
             ("reward", reward_figure),
+            ("periodic", periodic_figure),
+            ("pass", pass_figure),
             ("layers", layers_figure),
             ("families", families_figure),
         ):

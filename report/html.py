@@ -30,18 +30,22 @@ from report.step_view import StepView
 
 _CAPTIONS: Final = {
     "accuracy": "First-answer accuracy over the schedule. The line is Test, recorded at stage boundaries and "
-    "never used to choose; bars are Wilson 95 % intervals. The points are Val, used for selection, so the "
-    "adopted ones look better than they are.",
+    "never used to choose; bars are Wilson 95 % intervals.",
     "adaptation": "Batch accuracy: first answers right in each batch of Train conversations (changing "
     "samples, so two batches are not the same exam), and the best so far. The program with the largest "
     "share over the batches that it ran is the one that Val compares with the initial one.",
     "reward": "Mean reward of each RL batch. The training tasks change from update to update, so this is not "
     "an accuracy.",
+    "periodic": "Val between the updates of each RL phase: first answers, 1 attempt a task, with Wilson 95 % "
+    "intervals. It chose nothing here; whoever picks an update by it must believe Test instead.",
+    "pass": "pass@k: the chance that k sampled attempts hold a right one, the mean over the Test tasks. It "
+    "is another number than accuracy, which is one attempt at temperature 0.",
     "layers": "How the Test episodes ended.",
     "families": "Right answers by family of questions, over that family's Test tasks.",
 }
 
 
+_VAL_POINTS: Final = " The points are Val, used for selection, so the adopted ones look better than they are."
 _TEXTS_SHOWN: Final = 3
 """Texts of a dry run that stand open on a step's page; the others are folded."""
 
@@ -54,7 +58,7 @@ def render(view: RunView) -> str:
         .render(
             view=view,
             headline=headline(view),
-            figures=[(name, Markup(svg), _CAPTIONS[name]) for name, svg in figures(view)],
+            figures=[(name, Markup(svg), _caption(name, view)) for name, svg in figures(view)],
             attempts=ATTEMPTS,
             kinds=KIND_LABELS,
             layers=LAYERS,
@@ -64,6 +68,10 @@ def render(view: RunView) -> str:
             spurious=view.spurious(),
         )
     )
+
+
+def _caption(name: str, view: RunView) -> str:
+    return _CAPTIONS[name] + (_VAL_POINTS if name == "accuracy" and view.selections else "")
 
 
 def render_step(view: RunView, decision: Decision, step: StepView) -> str:

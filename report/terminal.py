@@ -49,6 +49,22 @@ def _tested(item: Measurement, view: RunView | None) -> str:
     return f"{view.harness_name(item.harness)} {view.model_name(item.model)}"
 
 
+def pass_table(view: RunView) -> Table:
+    """pass@k before and after, one row a k."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title_justify="left")
+    first = view.passes[0]
+    table.title = Text(f"pass@k on Test: {first.attempts} sampled attempts of each of {first.tasks} tasks")
+    table.add_column("k", justify="right")
+    for item in view.passes:
+        table.add_column(f"{item.kind.removeprefix('pass_')} {view.model_name(item.model)}", justify="right")
+    table.add_column("gain, 95 %", justify="right")
+    for k, _ in first.values:
+        gain = view.passes[-1].gain(k)
+        change = f"{100 * gain.mean:+.1f} ({100 * gain.low:+.0f} to {100 * gain.high:+.0f})" if gain else "–"
+        table.add_row(str(k), *(percent(item.value(k)) for item in view.passes), change)
+    return table
+
+
 def run_table(view: RunView) -> Table:
     """Test at every boundary, and Val of every parent and adopted program, in the schedule's order."""
     table = measurement_table(view.journey, view)
@@ -61,5 +77,7 @@ def print_run(view: RunView, console: Console | None = None) -> None:
     """The table at the end of a run."""
     out = console or Console()
     out.print(run_table(view))
+    if view.passes:
+        out.print(pass_table(view))
     if view.no_training:
         out.print(Text(f"The release {view.release} asks not to be trained on; this run's models were."))

@@ -13,6 +13,10 @@ from rl.errors import TokenIdsNeeded
 RewardKind = Literal["verdict", "rubric"]
 
 
+def _is_off(value: object) -> bool:
+    return value == 0
+
+
 def _is_verdict(value: object) -> bool:
     # Written only where it says something: contracts without rubric rewards keep their digest.
     return value == "verdict"
@@ -69,6 +73,10 @@ class RlContract(BaseModel):
 
     reward: RewardKind = Field(default="verdict", exclude_if=_is_verdict)
     """`verdict`: 1 for a right answer, else 0. `rubric`: R in [0, 1] where a task has a rubric (RL-04)."""
+
+    evaluate_every: int = Field(default=0, ge=0, exclude_if=_is_off)
+    """Full Val after so many updates, before the first and after the last too; 0 is off, and the only value
+    in co-evolution (RL-11). It measures, and chooses nothing."""
 
     @model_validator(mode="after")
     def _refuse_other_objectives(self) -> "RlContract":

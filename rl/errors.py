@@ -35,5 +35,9 @@ class ExportRefused(Exception):
         self.detail = message
 
 
+class EndpointFixed(Exception):
+    """A server of the user's stands where the run must have its exports served (HOST-10)."""
+
+
 class TokenIdsNeeded(Exception):
     """A chat endpoint stands where RL needs an engine that gives token ids (HOST-11)."""

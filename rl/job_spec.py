@@ -68,6 +68,9 @@ class Job(EpisodeSetup):
     cycle: int = Field(ge=1)
     cursor: int = Field(default=0, ge=0)
     """Where the draw of Train tasks begins."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What model and engine compute in. `bfloat16`, on a GPU, keeps float32 master weights, which are what is
+    exported; a model of 4 B fits one GPU so."""
     packing: Literal["auto", "tree", "flat", "rows"] = "auto"
     """How the trainer lays rows into one forward pass (docs/training.md)."""
     token_budget: int = Field(default=768, ge=16)
@@ -132,6 +135,16 @@ class UpdateReport(_Frozen):
     """Pausing and resuming the engine."""
 
 
+class PeriodicEvaluation(_Frozen):
+    """Full Val between two updates. Either `evaluation` is there, or `lost` says what failed."""
+
+    update: int
+    """Updates before it."""
+    evaluation: Evaluation | None = None
+    lost: str = ""
+    seconds: float
+
+
 class JobResult(_Frozen):
     """What a finished training process leaves in `result.json`."""
 
@@ -143,6 +156,8 @@ class JobResult(_Frozen):
     panel: Path
     packing: Literal["tree", "flat", "rows"]
     updates: tuple[UpdateReport, ...]
+    evaluations: tuple[PeriodicEvaluation, ...] = ()
+    """Of stand-alone model mode; empty in co-evolution (RL-11)."""
     cursor: int
     """Where the next cycle's draw begins."""
     rounding_gap: float

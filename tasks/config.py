@@ -15,7 +15,8 @@ from broker.judge import JudgeSettings
 from broker.vllm_settings import VllmSettings
 from catalog.digest import digest_json
 from harness_lab.manner import ResponseFormat
-from rl.contract import RlContract
+from rl.contract import RlContract, refuse_chat_model
+from rl.errors import EndpointFixed
 from rl.skyrl.settings import SkyrlSettings
 
 
@@ -41,6 +42,8 @@ class ScheduleConfig(_Config):
     protocol: Literal["selection", "adaptation"] = "selection"
     """Of `mode=harness`. `adaptation`: `steps` batches of `interactions` conversations, one update a batch;
     the best program on them is compared with the initial one on Val (SCHED-10)."""
+    pass_attempts: int = Field(default=8, ge=0)
+    """Of `mode=model`: sampled attempts of every Test task, before and after, for pass@k; 0 is off."""
 
 
 class ModelConfig(_Config):
@@ -179,7 +182,10 @@ class RunConfig(_Config):
     """The recipe that the numbers come from; only a label."""
     mode: Literal["cycle", "harness", "model"] = "cycle"
     """`cycle`: harness and RL phases in turn. `harness`: harness phases only; the model is fixed, and may be
-    a chat endpoint (SCHED-09). `model`: RL phases only; not built yet, and refused."""
+    a chat endpoint (SCHED-09). `model`: RL phases only, under one fixed program (SCHED-09)."""
+    harness: str | None = None
+    """Of `mode=model`, the fixed program: a file, a digest of the storage, or `run:ID`, the one that another
+    run ended with. None is the initial program H0."""
     run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
     """Names the run folder; the same id again resumes the run."""
     seed: int = Field(default=1, ge=0)
@@ -200,8 +206,17 @@ class RunConfig(_Config):
 
     @model_validator(mode="after")
     def _one_schedule(self) -> Self:
-        if self.mode == "model":
-            raise ValueError("mode=model is not built yet: give mode=cycle or mode=harness")
+        if self.mode != "model" and self.harness is not None:
+            raise ValueError("harness=... is the fixed program of mode=model: leave it out, or set mode")
+        if self.mode != "model" and self.rl.evaluate_every:
+            raise ValueError(
+                "RL-11: in-trainer evaluation is off in co-evolution: leave rl.evaluate_every out, or give "
+                "mode=model"
+            )
+        if self.rl.evaluate_every and self.trainer.kind != "embedded":
+            raise ValueError(
+                "rl.evaluate_every needs trainer.kind=embedded, whose engine answers between two updates"
+            )
         if self.schedule.protocol == "adaptation" and (self.mode, self.schedule.cycles) != ("harness", 1):
             raise ValueError("schedule.protocol=adaptation needs mode=harness and schedule.cycles=1")
         if self.schedule.trigger == "improvement" and self.mode != "cycle":
@@ -211,6 +226,24 @@ class RunConfig(_Config):
         return self
 
 
+def check_trainable(config: RunConfig) -> None:
+    """Refuse a run that trains on a service which cannot answer for what it trains.
+
+    Raises `TokenIdsNeeded` (HOST-11), or `EndpointFixed` for a user's server that would have to serve an
+    export of the run (HOST-10).
+    """
+    if config.mode == "harness":
+        return
+    refuse_chat_model(config.model.inference)
+    later = config.schedule.cycles > 1 or (config.mode == "model" and config.schedule.pass_attempts > 0)
+    if config.model.inference == "endpoint" and later:
+        raise EndpointFixed(
+            "model.inference=endpoint answers for the base model only, and this run must have its exports "
+            "served: give model=vllm or another service that the run starts (one cycle, or mode=harness, "
+            "takes an endpoint; with mode=model also schedule.pass_attempts=0)"
+        )
+
+
 def new_run_id(config: RunConfig) -> str:
     return f"{config.recipe_name}-s{config.seed}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
@@ -218,6 +251,7 @@ def new_run_id(config: RunConfig) -> str:
 def config_identity(config: RunConfig) -> str:
     """Digest of every setting that can change a result; where things lie, and what they cost, is not one."""
     apart: dict[str, Any] = {
+        **({} if config.mode == "model" else {"harness": True, "schedule": {"pass_attempts"}}),
         "run_id": True,
         "storage": True,
         # Where vLLM is not asked, its settings change nothing.

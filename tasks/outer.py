@@ -19,12 +19,12 @@ from catalog.digest import digest_bytes, short
 from catalog.errors import HandoffError
 from catalog.models import Claim
 from catalog.store import Ref
-from harness_lab.seed import seed_harness
 from report.progress import StageBar
 from rl.handoff import build_request, build_result, check_result
 from rl.job_spec import Job, ValidationJob
 from rl.launch import run_job, validate_export
 from tasks.measure import RETRIES, put_jsonl, record_measurement
+from tasks.periodic import keep_periodic, record_periodic
 from tasks.session import Session, current
 from tasks.stage import StageKey, run_stage
 from tasks.values import Measured, Trained, Validated
@@ -45,10 +45,9 @@ async def import_model() -> Ref:
 
 @task(name="import-seed", **RETRIES)
 async def import_seed() -> Ref:
-    """H0 as an artifact; for the improver `skills` the skill file."""
+    """The first program as an artifact: H0, the skill file of improver `skills`, or the configured one."""
     session = current()
-    kind = "skills" if session.config.auxiliary.improver == "skills" else "h0"
-    return session.put_harness(seed_harness(kind))
+    return session.put_harness(session.first_harness())
 
 
 @task(name="publish", task_run_name="publish handoff r{cycle:04d}", **RETRIES)
@@ -164,7 +163,8 @@ async def train_request(session: Session, request: str) -> Trained:
             export=session.store.put_tree(result.export),
             panel=session.store.put_blob(result.panel.read_bytes()),
             updates=tuple(update.model_dump(mode="json") for update in result.updates),
-            facts=result.model_dump(mode="json", exclude={"updates", "export", "panel"}),
+            evaluations=keep_periodic(session, result.evaluations),
+            facts=result.model_dump(mode="json", exclude={"updates", "evaluations", "export", "panel"}),
         )
         return session.store.put_record("trained", 1, trained.model_dump(mode="json"))
 
@@ -172,7 +172,10 @@ async def train_request(session: Session, request: str) -> Trained:
     done = await run_stage(
         session.catalog, session.store, session.run_id, key, body, cycle=cycle, role="train"
     )
-    return Trained.model_validate(session.store.get_record(done.output.digest, "trained"))
+    trained = Trained.model_validate(session.store.get_record(done.output.digest, "trained"))
+    # From the record, so that a stage that was found measures the same once more.
+    record_periodic(session, wanted, request, trained, key)
+    return trained
 
 
 async def validate_request(session: Session, request: str, trained: Trained) -> None:
@@ -276,6 +279,9 @@ def _show(session: Session, bar: StageBar, event: Mapping[str, Any]) -> None:
         session.progress.note(f"SkyRL, {event['name']}: {event['seconds']:.0f} s")
     elif event.get("event") == "lost":
         session.progress.note(f"an attempt at {event['task']} was lost: {event['error']}")
+    elif event.get("event") == "evaluation":
+        found = f"{event['correct']} of {event['total']}" if "total" in event else f"lost: {event['lost']}"
+        session.progress.note(f"Val after {event['update']} updates: {found}")
     elif event.get("event") == "update":
         session.progress.generated(int(event["generated_tokens"]))
         session.progress.note(

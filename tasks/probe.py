@@ -16,10 +16,11 @@ SCHEMA: Final = "auxiliary-probe"
 async def probe_auxiliary() -> None:
     """Ask the endpoint once before any model is started; the run's configuration names the record.
 
-    Not cached: a resumed run asks again, for the key or the server may be gone. Raises AuxiliaryError.
+    Not where no phase has an auxiliary. Not cached: a resumed run asks again, for the key or the server may
+    be gone. Raises AuxiliaryError.
     """
     session = current()
-    if session.chat is None:
+    if session.chat is None or session.config.mode == "model":
         return
     found = await probe(session.chat)
     record = session.store.put_record(SCHEMA, 1, found.model_dump(mode="json"))

@@ -43,6 +43,7 @@ from harness_lab.improver.skills import SkillsImprover
 from report.progress import RunProgress
 from tasks.auxiliary import open_chat
 from tasks.config import AuxiliaryConfig, RunConfig, config_identity, new_run_id
+from tasks.first_harness import first_harness
 from tasks.servers import ServerLosses
 from tasks.stage import running
 from verifier.grade import Grader
@@ -160,6 +161,9 @@ class Session:
             "auxiliary_probe": self.probed,
         }
         identities = {"model": model.digest, "config": config_identity(self.config), **self.identities()}
+        if self.config.harness is not None:
+            # A file may change between two days; the run keeps its program.
+            identities["harness"] = self.first_harness().digest
         self.catalog.start_run(self.run_id, self.config.recipe_name, plain, identities)
 
     def status(self, status: RunStatus, detail: str = "") -> None:
@@ -175,6 +179,10 @@ class Session:
             "host": self.host_identity,
             "auxiliary": digest_json([self.auxiliary.identity, self.improver.identity]),
         }
+
+    def first_harness(self) -> Harness:
+        """The program that the run begins with. Raises `UnknownHarness`."""
+        return first_harness(self.config, self.store, self.catalog)
 
     def put_harness(self, harness: Harness) -> Ref:
         return self.store.put_blob(harness.code.encode())

@@ -74,5 +74,7 @@ class Trained(_Value):
     """Token panel scored by the trainer, for the validation to compare with."""
     updates: tuple[dict[str, Any], ...]
     """Metrics, one entry an update."""
+    evaluations: tuple[dict[str, Any], ...] = ()
+    """Val between updates: `update`, `seconds`, and `record`, the evaluation's digest, or `lost`."""
     facts: dict[str, Any]
     """Seconds, memory, identities as the training process gave them."""

@@ -94,11 +94,15 @@ def test_the_adaptation_protocol_updates_once_a_batch_and_looks_at_val_once(tmp_
     assert "Batch accuracy" in run.page
 
 
-@pytest.mark.spec("SCHED-09", "SCHED-10")
+@pytest.mark.spec("SCHED-09", "SCHED-10", "RL-11")
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["mode=model"], "not built yet"),
+        (["harness=h.py"], "is the fixed program of mode=model"),
+        (["rl.evaluate_every=2"], "RL-11: in-trainer evaluation is off in co-evolution"),
+        (["mode=harness", "rl.evaluate_every=2"], "RL-11"),
+        (["mode=model", "schedule.trigger=improvement"], "which only mode=cycle has"),
+        (["mode=model", "rl.evaluate_every=2", "trainer.kind=skyrl"], "needs trainer.kind=embedded"),
         (["schedule.protocol=adaptation"], "needs mode=harness and schedule.cycles=1"),
         (["mode=harness", "schedule.protocol=adaptation"], "schedule.cycles=1"),
         (["mode=harness", "schedule.trigger=improvement"], "which only mode=cycle has"),
