@@ -6,9 +6,8 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,9 +18,10 @@ from broker.sandbox.check import PROOF_LIMITS, Check, check_sandbox
 from broker.sandbox.factory import Kind, open_factory, sweep
 from broker.sandbox.prune import prune_docker, prune_runtimes
 from broker.sandbox.runtime import Runtime, build_runtime
+from flows.doctor_gpu import gpu_findings
+from flows.finding import Finding, State
 from verifier.release import ReleaseError, find
 
-State = Literal["ok", "missing", "failed", "note"]
 BACK_ENDS: Final[Mapping[str, tuple[Kind, ...]]] = {
     "docker": ("docker",),
     "bubblewrap": ("bubblewrap",),
@@ -29,16 +29,6 @@ BACK_ENDS: Final[Mapping[str, tuple[Kind, ...]]] = {
 }
 NEEDED_DISK_GIB = 3
 NEEDED_MEMORY_GIB = 6
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the table."""
-
-    name: str
-    state: State
-    detail: str
-    """What was seen, and for `missing` the remedy. `failed` is a proof that did not hold."""
 
 
 def _python() -> Finding:
@@ -129,6 +119,7 @@ async def _sandbox(cache: Path, kinds: Iterable[Kind]) -> list[Finding]:
 def examine(cache: Path, console: Console) -> bool:
     """Print what this machine has; True if nothing is missing."""
     findings = [_python(), _memory(), _disk(cache), *_packages(), _release(), _model(cache)]
+    findings += gpu_findings()
     findings += asyncio.run(_sandbox(cache.resolve(), ("auto",)))
     return _show(findings, "rinr doctor", console)
 

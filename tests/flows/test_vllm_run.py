@@ -1,0 +1,157 @@
+"""Runs that start vLLM themselves, with the stand-in: lost servers, and release before training (HOST-10)."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.process_group import processes
+from catalog.database import Catalog
+from tests.fixtures.command_line import ROOT
+from tests.fixtures.sandboxes import QUICK
+
+pytestmark = pytest.mark.slow
+FAKE = "[python,-m,tests.fixtures.vllm_server]"
+
+
+class Run:
+    """One `rinr run` with the stand-in as its vLLM, struck while it goes on."""
+
+    def __init__(self, root: Path, *settings: str) -> None:
+        self.root = root
+        self.process = subprocess.Popen(
+            [
+                *(
+                    sys.executable,
+                    "-m",
+                    "flows",
+                    "run",
+                    "recipe=ci",
+                    "run_id=v",
+                    f"storage.root={root}",
+                    QUICK,
+                ),
+                *("model.inference=vllm", f"model.vllm.command={FAKE}", "schedule.cycles=1", *settings),
+            ],
+            cwd=ROOT,
+            env={**os.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def events(self, kind: str = "") -> list[dict[str, Any]]:
+        path = self.root / "v" / "inference" / "services.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [event for event in map(json.loads, lines) if kind in ("", event["event"])]
+
+    def strike(self, number: int, blow: Callable[[int], None]) -> None:
+        """Hit the server that is started as number `number`, once episodes are under way."""
+
+        def wait_and_hit() -> None:
+            while len(started := self.events("started")) < number and self.process.poll() is None:
+                time.sleep(0.02)
+            if self.process.poll() is None:
+                time.sleep(0.3)
+                blow(started[number - 1]["pid"])
+
+        threading.Thread(target=wait_and_hit, daemon=True).start()
+
+    def end(self) -> tuple[int, str]:
+        _, errors = self.process.communicate(timeout=280)
+        return self.process.returncode, errors
+
+
+def kill_server(group: int) -> None:
+    os.kill(next(one.pid for one in processes() if one.parent == group), signal.SIGKILL)
+
+
+def stop_server(group: int) -> None:
+    os.kill(next(one.pid for one in processes() if one.parent == group), signal.SIGSTOP)
+
+
+def nothing_left(run: Run) -> None:
+    groups = {event["pid"] for event in run.events("started")}
+    assert groups
+    assert not [one for one in processes() if one.group in groups]
+
+
+HARNESS_ONLY = ("mode=harness", "model.vllm.arguments=[--latency,'0.2']", "model.endpoint.attempts=1")
+
+
+@pytest.mark.spec("HOST-10", "HOST-07", "SEL-04")
+def test_a_server_killed_in_a_stage_is_replaced_once_and_counted_in_the_record(tmp_path: Path) -> None:
+    run = Run(tmp_path, *HARNESS_ONLY)
+    run.strike(1, kill_server)
+    code, errors = run.end()
+    assert code == 0, errors[-3000:]
+    assert [event["why"] for event in run.events("lost")] == ["is dead"]
+    assert len(run.events("started")) == 2
+    assert "the inference server is dead: it is started again, once a stage" in errors
+    rows = Catalog(tmp_path / "catalog.db").measurements("v")
+    assert all(row.total == 4 or row.split != "test" for row in rows), "complete all the same"
+    nothing_left(run)
+
+
+@pytest.mark.spec("HOST-10")
+def test_a_server_that_hangs_is_replaced_and_the_second_one_killed_ends_the_run(tmp_path: Path) -> None:
+    run = Run(tmp_path, *HARNESS_ONLY, "model.endpoint.timeout_seconds=2")
+    run.strike(1, stop_server)
+    run.strike(2, kill_server)
+    code, errors = run.end()
+    assert code == 5, errors[-3000:]
+    assert [event["why"] for event in run.events("lost")] == ["hangs", "is dead"]
+    assert len(run.events("started")) == 2, "no third server"
+    last = errors.strip().splitlines()[-1]
+    assert last.startswith("rinr: model.inference=vllm: the server was lost 2 times in one stage")
+    nothing_left(run)
+
+
+@pytest.mark.spec("HAND-04", "HOST-10")
+def test_the_server_and_its_memory_are_gone_before_training_and_the_export_is_served_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = tmp_path / "gpu"
+    gpu.mkdir()
+    monkeypatch.setenv("PATH", f"{ROOT / 'tests/fixtures/fake_gpu'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_GPU", str(gpu))
+    # Enough attempts for a reward among them.
+    sizes = ("schedule.cycles=2", "schedule.candidates=1", "rl.updates=4", "rl.attempts=8")
+    run = Run(tmp_path / "runs", *sizes, "model.vllm.devices=[0]")
+    code, errors = run.end()
+    assert code == 0, errors[-3000:]
+    events = run.events()
+    assert [event["event"] for event in events] == ["started", "released"] * 2
+    assert len({event["model"] for event in run.events("started")}) == 2, "M0, then its export"
+    for released in run.events("released"):
+        assert released["before"] == released["after"]
+    trained = (tmp_path / "runs/v/r0001/train/progress.jsonl").stat().st_ctime
+    ended = next(event["time"] for event in run.events("released"))
+    assert trained > _seconds(ended)
+    models = [row.model for row in Catalog(tmp_path / "runs/catalog.db").measurements("v")]
+    assert len(set(models)) == 3
+    nothing_left(run)
+
+
+def _seconds(stamp: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(stamp).timestamp()
+
+
+def test_a_missing_vllm_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    run = Run(tmp_path, "model.vllm.command=[/nowhere/vllm,serve]")
+    code, errors = run.end()
+    assert code == 5
+    assert errors.strip().startswith("rinr: model.inference=vllm needs vLLM: pip install")
+    assert errors.strip().count("\n") == 0
+    assert not (tmp_path / "catalog.db").exists()
