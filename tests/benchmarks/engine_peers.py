@@ -19,6 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+# Before transformers, which looks for psutil when it is imported.
+sys.path.append(str(Path(__file__).parents[2] / ".cache/trl-site"))
+
 import torch
 import transformers
 
@@ -26,7 +29,6 @@ from broker.engine.default_model import DEFAULT_MODEL, find_model
 from broker.engine.engine import EmbeddedEngine
 from broker.model import Sampling
 from tests.benchmarks.engine_throughput import NEW, make_prompts
-from tests.benchmarks.trl_peer import SITE
 
 LIMIT = 1.0
 PAGES = (32, 256)
@@ -76,9 +78,8 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=Path(".cache"))
     parser.add_argument("--sequences", type=int, nargs="+", default=[8, 32])
     options = parser.parse_args()
-    sys.path.append(str(SITE))
     if importlib.util.find_spec("psutil") is None:
-        print(f"not measured: no psutil in {SITE}; ./run bench makes it", file=sys.stderr)
+        print("not measured: no psutil; ./run bench makes it", file=sys.stderr)
         return 0
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
