@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -103,16 +104,19 @@ def _environment() -> dict[str, str]:
 
 
 async def _end(child: "asyncio.subprocess.Process | ForkedProcess") -> None:
-    if child.returncode is not None:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        child.terminate()
-    try:
-        await asyncio.wait_for(child.wait(), _GRACE_SECONDS)
-    except TimeoutError:
+    if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
-            child.kill()
-        await child.wait()
+            child.terminate()
+        try:
+            await asyncio.wait_for(child.wait(), _GRACE_SECONDS)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+    if isinstance(child, asyncio.subprocess.Process):
+        # It led a group: what it started and could not end itself, killed or crashed, ends now.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
 
 
 def _tail(log: Path) -> str:

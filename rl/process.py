@@ -4,11 +4,14 @@ Must not know what the job does.
 """
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, Final
 
 from broker.errors import OURS
@@ -32,6 +35,35 @@ def end_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
     if os.getppid() != int(parent):
         sys.exit(STOPPED)
+
+
+def end_group(seconds: float) -> None:
+    """End every other process of this one's own group: by SIGTERM, by force after `seconds`.
+
+    A job leads its group (`rl.launch`); started otherwise, it has no group of its own and nothing is done.
+    """
+    if os.getpgrp() != os.getpid():
+        return
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + seconds
+        for pid in _group():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        while _group() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def _group() -> list[int]:
+    """Other running processes of this one's group (Linux)."""
+    found: list[int] = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue
+        if int(group) == os.getpid() and state != "Z" and int(stat.parent.name) != os.getpid():
+            found.append(int(stat.parent.name))
+    return found
 
 
 def run_main(work: Coroutine[Any, Any, None]) -> int:

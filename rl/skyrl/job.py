@@ -28,7 +28,7 @@ from rl.embedded.rollout import Rollout
 from rl.errors import TrainingError
 from rl.export import target_dtype
 from rl.job_spec import EXPORT, PANEL, RESULT, Job, JobResult, UpdateReport
-from rl.process import run_main
+from rl.process import end_group, run_main
 from rl.repair import repair_export
 from rl.services import Progress, open_broker, open_sandboxes, write_atomically
 from rl.skyrl.found import find_export
@@ -51,7 +51,7 @@ _ENVIRONMENT: Final = {
     # A Ray that is joined gives its workers none of this process's search path.
     "SKYRL_PYTHONPATH_EXPORT": "1",
 }
-_LEAVE_SECONDS: Final = 15.0
+_LEAVE_SECONDS: Final = 5.0
 _LOG_LINES: Final = 12
 
 
@@ -257,11 +257,8 @@ def main(path: str) -> int:
 
 
 def leave(status: int) -> None:
-    """End the process at once: a thread may still wait for Ray, whose own processes end with this one."""
-    import multiprocessing
-
-    for child in multiprocessing.active_children():
-        child.terminate()
+    """End the process at once, for a thread may still wait for Ray, and with it whatever it started here."""
+    end_group(_LEAVE_SECONDS)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -83,6 +83,7 @@ def overrides(job: Job) -> dict[str, Option]:
         )
     _check_division(job)
     gpus, flash = settings.gpus_per_node, _flash_attention()
+    rows = settings.micro_batch_of(job.contract.episodes_per_batch)
     return {
         **fixed,
         "trainer.strategy": "fsdp",
@@ -101,8 +102,8 @@ def overrides(job: Job) -> dict[str, Option]:
         # No prompt of ours goes through SkyRL's own filter; the two lengths must agree.
         "generator.max_input_length": job.budgets.context_tokens,
         "trainer.max_prompt_length": job.budgets.context_tokens,
-        "trainer.micro_train_batch_size_per_gpu": settings.micro_batch,
-        "trainer.micro_forward_batch_size_per_gpu": settings.micro_batch,
+        "trainer.micro_train_batch_size_per_gpu": rows,
+        "trainer.micro_forward_batch_size_per_gpu": rows,
         "trainer.flash_attn": flash,
         "trainer.remove_microbatch_padding": flash,
         "trainer.ckpt_path": str(skyrl_folder(job) / "checkpoints"),

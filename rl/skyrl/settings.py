@@ -30,7 +30,8 @@ class SkyrlSettings(BaseModel):
     memory_share: float = Field(default=0.6, gt=0, lt=1)
     """Share of a GPU's memory that an engine may take; lower it if a colocated start runs out of memory."""
     micro_batch: int = Field(default=4, ge=1)
-    """Rows of one forward pass on one GPU. Changes speed and memory, never the loss."""
+    """Rows of one forward pass on one GPU, at most; SkyRL gets the largest number below that divides a GPU's
+    episodes. Changes speed and memory, never the loss."""
     options: dict[str, Option] = Field(default_factory=dict[str, Option])
     """Further settings of SkyRL, e.g. {"trainer.policy.fsdp_config.cpu_offload": true}. Those that make the
     objective or the bookkeeping are the RL contract's and are refused."""
@@ -60,6 +61,11 @@ class SkyrlSettings(BaseModel):
         if self.engines:
             return self.engines
         return max(1, self.policy_gpus // self.tensor_parallel)
+
+    def micro_batch_of(self, episodes: int) -> int:
+        """Rows of a pass when a batch has so many episodes."""
+        share = max(1, episodes // self.policy_gpus)
+        return next(size for size in range(min(self.micro_batch, share), 0, -1) if share % size == 0)
 
     @property
     def gpus(self) -> int:

@@ -84,7 +84,9 @@ def update_report(
             _number(data, "generate/batch_num_seq") * _number(data, "generate/batch_padded_seq_len")
         ),
         plain_tokens=sum(len(row.prompt_ids) + len(row.completion_ids) - 1 for row in rows),
-        micro_batches=math.ceil(padded_rows / settings.policy_gpus / settings.micro_batch),
+        micro_batches=math.ceil(
+            padded_rows / settings.policy_gpus / settings.micro_batch_of(contract.episodes_per_batch)
+        ),
         generated_tokens=rollout.generated_tokens,
         tokens_per_second=rollout.generated_tokens / max(rollout.seconds, 1e-9),
         seconds_generate=_number(data, "timing/generate"),

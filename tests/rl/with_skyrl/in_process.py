@@ -167,6 +167,8 @@ class InProcessDispatch:
 class InProcessExperiment(Experiment):
     """No Ray, no GPU; everything else is what runs on a cluster."""
 
+    dispatch = InProcessDispatch
+
     @classmethod
     def open(cls, config: Any, parts: Parts) -> "InProcessExperiment":
         parts.on_stage("ray", 0.0)
@@ -198,10 +200,60 @@ class InProcessExperiment(Experiment):
             generator=self.get_generator(self.cfg, self.tokenizer, client),
             colocate_pg=self.colocate_pg,
         )
-        trainer.dispatch = InProcessDispatch(self.cfg, client)
+        trainer.dispatch = self.dispatch(self.cfg, client)
         self.trainer = trainer
         return trainer
 
     def close(self) -> None:
         if hasattr(self, "engine"):
             self.engine.close()
+
+
+class BreakingDispatch(InProcessDispatch):
+    def optim_step(self, model: str) -> float:
+        if len(self.batches) == 2:
+            raise RuntimeError("CUDA error: the second update fell over")
+        return super().optim_step(model)
+
+
+class BreakingExperiment(InProcessExperiment):
+    """A worker dies in the second update."""
+
+    dispatch = BreakingDispatch
+
+
+class StuckDispatch(InProcessDispatch):
+    def stage_data(self, model: str, data: Any, boundaries: list[tuple[int, int]]) -> list[Any]:
+        self.stuck()
+        time.sleep(600)
+        return []
+
+    def stuck(self) -> None: ...
+
+
+class StuckExperiment(InProcessExperiment):
+    """SkyRL's thread blocks for ever in the first update, as in a wait for Ray."""
+
+    dispatch = StuckDispatch
+
+    def _setup_trainer(self) -> Any:
+        trainer = super()._setup_trainer()
+        trainer.dispatch.stuck = lambda: self.parts.on_stage("stuck", 0.0)
+        return trainer
+
+
+class OnRay(StuckExperiment):
+    """Stuck too, with a Ray of its own and an actor that would run for ever."""
+
+    @classmethod
+    def open(cls, config: Any, parts: Parts) -> "OnRay":
+        import ray
+
+        class Busy:
+            def work(self) -> None:
+                time.sleep(600)
+
+        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+        ray.remote(Busy).remote().work.remote()
+        parts.on_stage("ray", 0.0)
+        return cls(config, parts)
