@@ -16,6 +16,7 @@ from flows.prefect_server import PrefectUnavailable, own_server
 from report.terminal import print_run
 from report.write import REPORT, load_run, write_run_report
 from rl.launch import prepare_forks
+from rl.skyrl.installed import require_skyrl
 from tasks.config import RunConfig, check_trainable, config_identity, new_run_id
 from verifier.release import find
 
@@ -39,10 +40,12 @@ def finished_run(config: RunConfig) -> Path | None:
 
 
 def check_inputs(config: RunConfig) -> None:
-    """What can be refused before anything is started or written: release, model folder, a chat endpoint."""
+    """What can be refused before anything is started or written: release, model, trainer, a chat endpoint."""
     check_trainable(config)
     if config.model.inference == "vllm":
         config.model.vllm.check_installed()
+    if config.trainer.kind == "skyrl" and config.trainer.claim == "inline" and config.mode != "harness":
+        require_skyrl()
     find(config.release)
     if config.model.inference != "endpoint" and config.model.name != DEFAULT_MODEL:
         find_model(config.model.name, Path(config.storage.cache))
