@@ -75,6 +75,12 @@ class OrderedTrainer(RayPPOTrainer):
         )
         self.total_training_steps = len(self.train_dataloader)
 
+    def build_models(self, PolicyWorker: Any, CriticWorker: Any, RefWorker: Any) -> None:
+        # Imported here: it needs what only a machine that trains has. Names are upstream's.
+        from rl.skyrl.worker import TiedPolicyWorker
+
+        super().build_models(TiedPolicyWorker, CriticWorker, RefWorker)
+
     async def train(self) -> None:
         await super().train()
         # A colocated engine sleeps now, without weights: it gets the final ones once more.
