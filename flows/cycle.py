@@ -107,8 +107,9 @@ async def rl_phase(cycle: int, model: Ref, harness: Ref) -> Ref:
     Returns the next model: an export that another process has loaded and evaluated.
     """
     await evaluate("rl_baseline_test", cycle, 0, model, harness)
-    request = await publish(cycle, model, harness)
+    # First: a worker may claim the request in the next moment, on these very GPUs.
     await current().release_services()
+    request = await publish(cycle, model, harness)
     if current().config.trainer.claim == "inline":
         async with holding(request):
             await validate(request, await train(request))

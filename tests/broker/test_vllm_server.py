@@ -147,14 +147,19 @@ def test_a_slow_start_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("HOST-10")
-def test_a_start_without_end_is_ended_at_its_limit(tmp_path: Path) -> None:
-    hanging = process(tmp_path, environment={"FAKE_VLLM_SERVER": "hang"}, start_seconds=2)
-    with pytest.raises(ModelUnavailable, match="vLLM did not serve within 2 s"):
-        hanging.start()
-    lines = (tmp_path / "vllm.log").read_text().splitlines()
-    pids = [int(line.split()[1]) for line in lines if "worker" in line]
-    assert len(pids) == 2
-    assert not set(pids) & {one.pid for one in processes()}
+async def test_a_start_without_end_is_ended_at_its_limit_with_its_workers(tmp_path: Path) -> None:
+    hanging = process(tmp_path, environment={"FAKE_VLLM_SERVER": "hang"})
+    hanging.launch()
+
+    def workers() -> list[int]:
+        lines = (tmp_path / "vllm.log").read_text().splitlines()
+        return [int(line.split()[1]) for line in lines if "worker" in line]
+
+    await until(lambda: len(workers()) == 2)
+    hanging._deadline = time.monotonic()  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(ModelUnavailable, match="vLLM did not serve within 60 s: "):
+        await asyncio.to_thread(hanging.wait_until_ready)
+    assert not set(workers()) & {one.pid for one in processes()}
 
 
 CAUSES = {
@@ -307,6 +312,30 @@ async def test_release_proves_the_memory_free_and_records_it(gpu: Path, tmp_path
     released = json.loads((tmp_path / "services.jsonl").read_text().splitlines()[-1])
     assert released["event"] == "released"
     assert released["before"] == released["after"] == [{"gpu": 0, "used_mib": 100, "total_mib": 81920}]
+
+
+@pytest.mark.spec("HAND-04", "HOST-10")
+@pytest.mark.parametrize("kind", ["embedded", "command"])
+async def test_every_server_of_the_run_is_released_with_the_same_proof(
+    kind: str, gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("python", "-m", "tests.fixtures.stub_server")
+    spec = InferenceSpec.model_validate(
+        {"kind": kind, "command": command, "context_tokens": 512, "threads": 1}
+    )
+    one = InferenceService(spec, TINY, ServiceLog(tmp_path))
+    await one.start()
+    group = group_of(one)
+    assert await asked(one) <= 8
+    await one.stop()
+    assert living(group) == []
+    started, released = map(json.loads, (tmp_path / "services.jsonl").read_text().splitlines())
+    assert (started["kind"], released["before"]) == (kind, released["after"])
+    await one.start()
+    (gpu / "1").write_text("5000")
+    monkeypatch.setattr("broker.inference.FREE_SECONDS", 1.0)
+    with pytest.raises(ModelUnavailable, match=r"has ended, but its GPU memory was not free.*process 1 "):
+        await one.stop()
 
 
 @pytest.mark.spec("HAND-04")

@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -137,14 +139,15 @@ def test_the_server_and_its_memory_are_gone_before_training_and_the_export_is_se
     trained = (tmp_path / "runs/v/r0001/train/progress.jsonl").stat().st_ctime
     ended = next(event["time"] for event in run.events("released"))
     assert trained > _seconds(ended)
+    with sqlite3.connect(tmp_path / "runs/catalog.db") as catalog:
+        [published] = catalog.execute("select min(created) from handoffrequest").fetchone()
+    assert datetime.fromisoformat(published).replace(tzinfo=UTC).timestamp() > _seconds(ended)
     models = [row.model for row in Catalog(tmp_path / "runs/catalog.db").measurements("v")]
     assert len(set(models)) == 3
     nothing_left(run)
 
 
 def _seconds(stamp: str) -> float:
-    from datetime import datetime
-
     return datetime.fromisoformat(stamp).timestamp()
 
 
