@@ -3,11 +3,12 @@
     python -m tests.gpu.vllm_service OUTDIR [--graphs] [--root FOLDER]
 
 What a user would type, twice: `rinr run model=vllm trainer.device=cuda` with one cycle, whose vLLM is killed
-with SIGKILL as soon as it serves, and `rinr evaluate --set model=vllm` on the export. Beside them the GPU's
-memory is read twice a second. Writes OUTDIR/summary.json and memory.csv and copies the logs; exit code 1 if a
-proof fails. Needs vLLM, Prefect and a sandbox; under six minutes on one H200. `--rehearse` goes through it
-with the stand-ins of the suite, but for the training on the GPU (put tests/fixtures/fake_gpu on PATH and name
-an empty folder in FAKE_GPU).
+with SIGKILL as soon as it serves, and `rinr evaluate --set model=vllm` on the export, whose Test stands
+beside that of the embedded engine in the run (`export_test`). The GPU's memory is read twice a second
+meanwhile. Writes OUTDIR/summary.json and memory.csv and copies the logs; exit code 1 if a proof fails. Needs
+vLLM, Prefect and a sandbox; under six minutes on one H200. `--rehearse` goes through it with the stand-ins of
+the suite, but for the training on the GPU (put tests/fixtures/fake_gpu on PATH, name an empty folder in
+FAKE_GPU).
 """
 
 import argparse
@@ -28,16 +29,14 @@ from typing import Any
 from broker.gpu_memory import TOLERANCE_MIB, devices
 from broker.process_group import processes
 from catalog.database import Catalog
-from harness_lab.seed import seed_harness
+from catalog.store import Store
 
 RUN = "vllm-service"
-SIZES = (
-    *("schedule.cycles=1", "schedule.steps=1", "schedule.interactions=6", "schedule.candidates=1"),
-    *("schedule.preflight_tasks=2", "rl.updates=2", "trainer.device=cuda", "trainer.vllm=off", "seed=1"),
-)
+SIZES = ("schedule.cycles=1", "rl.updates=2", "trainer.device=cuda", "trainer.vllm=off", "seed=1")
 REHEARSAL = (
     *("recipe=ci", "model.inference=vllm", "model.vllm.command=[python,-m,tests.fixtures.vllm_server]"),
     *("model.vllm.arguments=[--latency,'0.1']", "trainer.device=cpu", "rl.updates=4", "rl.attempts=8"),
+    *("schedule.interactions=6", "schedule.candidates=1"),
 )
 SECONDS = 420
 
@@ -145,15 +144,14 @@ def one_run(out: Path, root: Path, how: tuple[str, ...], summary: dict[str, Any]
 
 def on_the_export(out: Path, root: Path, how: tuple[str, ...], summary: dict[str, Any]) -> None:
     rows = Catalog(root / "catalog.db").measurements(RUN)
-    export = next(row.model for row in rows if row.kind == "export_test")
-    program = out / "h0.py"
-    program.write_text(seed_harness("h0").code)
+    ended = next(row for row in rows if row.kind == "export_test")
+    program = out / "program.py"
+    program.write_bytes(Store(root / "store").get_blob(ended.harness))
     sets = ["model.vllm.devices=[0]", "run_id=on-export", *how]
     words = [word for setting in [*sets, f"storage.root={root}"] for word in ("--set", setting)]
-    folder = root / "models" / export.removeprefix("sha256:")[:16]
-    code, seconds = command(
-        out, "evaluate", ["evaluate", "--harness", str(program), "--model", str(folder), *words]
-    )
+    folder = root / "models" / ended.model.removeprefix("sha256:")[:16]
+    asked = ["--harness", str(program), "--model", str(folder), "--split", "test"]
+    code, seconds = command(out, "evaluate", ["evaluate", *asked, *words])
     summary["export"] = {
         "status": code,
         "seconds": seconds,
