@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from catalog.digest import canonical_json
@@ -47,8 +48,15 @@ def staged(out_dir: Path) -> Generator[Path]:
         yield staging
         _sync(staging)
         staging.rename(out_dir)
-    except BaseException:
+    except BaseException as error:
+        free, written = shutil.disk_usage(out_dir.parent).free, _size(staging)
         shutil.rmtree(staging, ignore_errors=True)
+        # safetensors has an exception of its own for a disk that is full.
+        if isinstance(error, (OSError, SafetensorError)):
+            raise TrainingError(
+                f"the export could not be written to {out_dir} ({error}): {written / 1e6:.1f} MB written, "
+                f"{free / 1e6:.1f} MB are free; make room or choose another storage.root"
+            ) from error
         raise
 
 
@@ -92,6 +100,10 @@ def _plain(value: Tensor, target: torch.dtype) -> Tensor:
     # The engine keeps projections column by column; safetensors wants rows.
     moved = value.detach().to("cpu", target if value.is_floating_point() else value.dtype)
     return moved.contiguous()
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
 
 
 def _sync(folder: Path) -> None:

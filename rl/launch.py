@@ -21,12 +21,14 @@ from rl.embedded.memory import ALLOCATOR
 from rl.errors import ExportRefused, TrainingError
 from rl.forked import ForkedProcess
 from rl.job_spec import LOG, PROGRESS, RESULT, EpisodeSetup, Job, JobResult, ValidationJob, ValidationResult
+from rl.lock import require_free
 from rl.process import EXPECTED, PARENT_VARIABLE
 
 OnProgress = Callable[[Mapping[str, Any]], None]
 _POLL_SECONDS: Final = 0.2
 _GRACE_SECONDS: Final = 20.0
 _LOG_LINES: Final = 15
+_LOCK_SECONDS: Final = 5.0
 _SAID: Final = tuple(f"{kind.__name__}: " for kind in EXPECTED)
 
 
@@ -58,6 +60,8 @@ def prepare_forks() -> None:
 async def _run_child(module: str, setup: EpisodeSetup, on_progress: OnProgress | None, fork: bool) -> bytes:
     folder = setup.folder.absolute()
     if folder.exists():
+        # What a killed trainer left is begun anew; one that still lives keeps its folder.
+        await asyncio.to_thread(require_free, folder, _LOCK_SECONDS)
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     job = folder / "job.json"

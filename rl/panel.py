@@ -107,7 +107,7 @@ def _panel_row(prompt: tuple[int, ...], completion: tuple[int, ...]) -> Row:
 @torch.no_grad()
 def make_panel(model: nn.Module, sequences: Sequence[Sequence[int]], dtype: str) -> Panel:
     """Score with the trainer. Leaves the weights rounded to `dtype`: call it after the last update."""
-    cut = tuple(tuple(ids[:PANEL_TOKENS]) for ids in sequences if len(ids) > 1)
+    cut = _cut(sequences)
     full = score_panel(model, cut)
     target = cast("torch.dtype", getattr(torch, dtype))
     for value in model.state_dict().values():
@@ -121,13 +121,24 @@ def hear_engine(panel: Panel, engine: Speaker, model: nn.Module, *, longest: int
 
     `longest`: prompt plus completion that the engine takes.
     """
-    prompts = [ids[: max(1, longest - SPOKEN_TOKENS)] for ids in panel.sequences]
+    prompts, said = ask_engine(engine, panel.sequences, longest=longest)
+    return add_spoken(panel, prompts, said, model)
+
+
+def ask_engine(
+    engine: Speaker, sequences: Sequence[Sequence[int]], *, longest: int
+) -> tuple[list[tuple[int, ...]], list[Completion]]:
+    """What an engine is asked, cut from the sequences, and what it says at temperature 1."""
+    prompts = [ids[: max(1, longest - SPOKEN_TOKENS)] for ids in _cut(sequences)]
     waiting = [
         engine.submit(ids, Sampling(temperature=1.0, seed=number, max_tokens=SPOKEN_TOKENS))
         for number, ids in enumerate(prompts)
     ]
-    said: list[Completion] = [future.result() for future in waiting]
-    return add_spoken(panel, prompts, said, model)
+    return prompts, [future.result() for future in waiting]
+
+
+def _cut(sequences: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(ids[:PANEL_TOKENS]) for ids in sequences if len(ids) > 1)
 
 
 def add_spoken(

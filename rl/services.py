@@ -28,14 +28,15 @@ if TYPE_CHECKING:
     from broker.inference import InferenceService
 
 
-def open_engine(setup: EpisodeSetup, model_dir: Path) -> EmbeddedEngine:
-    """The engine on a model folder, long enough for the budgets' context."""
+def open_engine(setup: EpisodeSetup, model_dir: Path, *, exact: bool = True) -> EmbeddedEngine:
+    """The engine on a model folder, long enough for the budgets' context; float32 if `exact`."""
     return EmbeddedEngine(
         model_dir,
         device=setup.device,
         max_batch=setup.max_batch,
         max_length=setup.budgets.context_tokens,
         threads=setup.threads,
+        exact=exact,
     )
 
 

@@ -9,8 +9,10 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from torch import Tensor
 
 from broker.broker import Broker
 from broker.engine.engine import EmbeddedEngine
@@ -21,13 +23,13 @@ from rl.embedded.fitting import Way
 from rl.embedded.memory import return_memory
 from rl.embedded.metrics import UpdateMetrics
 from rl.embedded.periodic import Periodic
+from rl.embedded.publish import publish
 from rl.embedded.rollout import Rollout, collect, plan_attempts
 from rl.embedded.trainer import Trainer
 from rl.errors import TrainingError
-from rl.export import write_export
 from rl.job_spec import EXPORT, PANEL, RESULT, Job, JobResult, UpdateReport
+from rl.lock import held
 from rl.order import draw_batch, training_order, training_tasks
-from rl.panel import hear_engine, make_panel
 from rl.process import run_main
 from rl.rows import reward_of
 from rl.services import Progress, open_broker, open_engine, open_sandboxes, write_atomically
@@ -66,10 +68,10 @@ async def train(job: Job, engine: EmbeddedEngine, broker: Broker, progress: Prog
         reports.append(_report(update, rollout, metrics, seconds_sync, job.contract.reward))
         progress.write("update", reports[-1].model_dump(mode="json"))
         await periodic.at(update)
-    packing = trainer.packing
+    packing, masters = trainer.packing, trainer.optimiser.masters
     # The optimiser's state is not exported (RL-12), and the export needs the room.
     del trainer
-    result = _finish(job, engine, broker, packing, reports, cursor, base, started)
+    result = _finish(job, engine, broker, packing, masters, reports, cursor, base, started)
     return result.model_copy(update={"evaluations": tuple(periodic.done)})
 
 
@@ -135,27 +137,21 @@ def _finish(
     engine: EmbeddedEngine,
     broker: Broker,
     packing: Way,
+    masters: Mapping[str, Tensor],
     reports: Sequence[UpdateReport],
     cursor: int,
     base: str,
     started: float,
 ) -> JobResult:
-    engine.pause()
-    return_memory()
-    export = job.folder / EXPORT
-    manifest = write_export(engine.model, job.base_model, export, dtype=job.export_dtype)
     # Prompts the model knows from training: sharp distributions show a wrong weight best.
     prompts = [
         broker.template.encode([{"role": "user", "content": task.prompt}])
         for task in broker.release.split("train")[: job.panel_sequences]
     ]
-    panel = make_panel(engine.model, prompts, manifest.dtype)
-    engine.resume()
-    panel = hear_engine(panel, engine, engine.model, longest=engine.max_length)
-    engine.pause()
+    manifest, panel = publish(job, engine, prompts, masters)
     write_atomically(job.folder / PANEL, panel.model_dump_json())
     return JobResult(
-        export=export,
+        export=job.folder / EXPORT,
         model=manifest.digest,
         base=base,
         panel=job.folder / PANEL,
@@ -174,10 +170,17 @@ async def run(job: Job) -> None:
     job.folder.mkdir(parents=True, exist_ok=True)
     if (job.folder / RESULT).exists():
         raise TrainingError(f"{job.folder} holds a finished job: choose a new folder")
+    with held(job.folder):
+        await _run(job)
+
+
+async def _run(job: Job) -> None:
     progress = Progress(job.folder)
     sandboxes = open_sandboxes(job)
-    engine = open_engine(job, job.base_model)
+    engine = open_engine(job, job.base_model, exact=job.precision == "float32")
     try:
+        if job.precision == "bfloat16" and engine.device.type == "cpu":
+            raise TrainingError("precision=bfloat16 needs a GPU: on a CPU train with precision=float32")
         async with open_broker(job, engine, job.base_model, sandboxes) as broker:
             result = await train(job, engine, broker, progress)
         write_atomically(job.folder / RESULT, result.model_dump_json())

@@ -51,8 +51,8 @@ class Optimiser:
 
     @property
     def masters(self) -> dict[str, Tensor]:
-        """The weights in float32, by parameter name: what an export of a narrower model is made of."""
-        return dict(zip(self._names, self._masters, strict=True))
+        """A narrower model's weights in float32, by parameter name; empty where the model itself has them."""
+        return dict(zip(self._names, self._masters, strict=True)) if self._pairs() else {}
 
     def clip(self) -> Tensor:
         """Scale the gradient to the contract's largest norm; the norm before that."""
