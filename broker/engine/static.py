@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from broker.engine.norms import Norm, find_norms, replaced
 from broker.engine.sampling import draw_on_device
 from broker.engine.slots import SlotStore, power_of_two
 
@@ -93,6 +94,8 @@ class StaticDecode:
         self._logprobs = torch.zeros(self.burst, slots, **number)
         self._no_mask = torch.zeros(1, 1, 1, 1, device=self._device)
         self._pool: Any = None
+        self._norms: list[Norm] | None = None
+        """Found at the first step, when the weights are where they stay."""
 
     @property
     def graphs(self) -> int:
@@ -167,6 +170,12 @@ class StaticDecode:
 
     def _compute(self, rows: int, length: int) -> None:
         """One step in place: the state of the first `rows` slots becomes that of the next step."""
+        if self._norms is None:
+            self._norms = find_norms(self._model)
+        with replaced(self._norms):
+            self._decode(rows, length)
+
+    def _decode(self, rows: int, length: int) -> None:
         tokens, positions = self._tokens[:rows], self._positions[:rows]
         attention = StaticAttention(self._store.values, positions, self._slots[:rows], length)
         logits = cast("Any", self._model)(

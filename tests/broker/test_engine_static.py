@@ -11,8 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from broker.engine.engine import EmbeddedEngine
+from broker.engine.norms import find_norms, replaced
 from broker.engine.plan import NewPrompt, Span, plan_step
 from broker.engine.prefill import group_spans
 from broker.engine.sampling import draw, draw_on_device
@@ -20,7 +22,13 @@ from broker.engine.slots import SlotAttention, SlotStore
 from broker.engine.static import Burst, StaticAttention, StaticDecode
 from broker.errors import ModelUnavailable
 from broker.model import Completion, Sampling
-from tests.fixtures.tiny_llama import STOP, VOCABULARY, log_probabilities, write_tiny_llama
+from tests.fixtures.tiny_llama import (
+    STOP,
+    VOCABULARY,
+    log_probabilities,
+    plain_model,
+    write_tiny_llama,
+)
 
 LIKE = torch.zeros(1)
 
@@ -316,3 +324,41 @@ def test_grouped_spans_are_all_spans_and_none_is_padded_to_twice_its_length(
     for group in groups:
         longest = max(span.end - span.start for span in group)
         assert all(longest < 2 * (span.end - span.start) for span in group)
+
+
+class CountsFromOne(LlamaRMSNorm):
+    """A norm of another formula under a like name."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return super().forward(hidden_states) + hidden_states
+
+
+def test_only_norms_that_are_the_same_numbers_are_replaced_and_only_for_a_step(folder: Path) -> None:
+    model = plain_model(folder)
+    total = sum(isinstance(module, LlamaRMSNorm) for module in model.modules())
+    model.model.norm.__class__ = CountsFromOne
+    norms = find_norms(model)
+    assert len(norms) == total - 1
+    assert all(module is not model.model.norm for module, _ in norms)
+    ids = torch.tensor([_prompt(0, 20)])
+    with torch.no_grad():
+        before = model(ids).logits
+        with replaced(norms):
+            inside = model(ids).logits
+        assert torch.allclose(before, inside, atol=1e-4)
+        with pytest.raises(RuntimeError, match="stopped"), replaced(norms):
+            raise RuntimeError("stopped")
+        assert torch.equal(model(ids).logits, before)
+    assert all("forward" not in module.__dict__ for module in model.modules())
+
+
+def test_a_replaced_norm_reads_the_weight_as_it_is_now(folder: Path) -> None:
+    model = plain_model(folder)
+    norms = find_norms(model)
+    ids = torch.tensor([_prompt(0, 20)])
+    with torch.no_grad():
+        for module, _ in norms:
+            module.weight.mul_(1.5)
+        with replaced(norms):
+            inside = model(ids).logits
+        assert torch.allclose(inside, model(ids).logits, atol=1e-4)
