@@ -272,7 +272,7 @@ def vllm_process(folder: Path, out: Path, sizes: Sequence[int]) -> None:
         (out / "vllm.json").write_text(json.dumps(found))
 
 
-def measure(folder: Path, out: Path) -> dict[str, Any]:
+def measure(folder: Path, out: Path, wanted: Sequence[str]) -> dict[str, Any]:
     vocabulary = int(json.loads((folder / "config.json").read_text())["vocab_size"])
     found: dict[str, Any] = {
         "device": torch.cuda.get_device_name(),
@@ -286,11 +286,12 @@ def measure(folder: Path, out: Path) -> dict[str, Any]:
         "graphs, bfloat16": lambda: engine_rates(folder, vocabulary, "static", exact=False, sizes=SIZES),
         "burst, float32 at 64": lambda: burst_rates(folder, vocabulary),
         "profile": lambda: profile(folder, vocabulary),
-        "plain, float32": lambda: engine_rates(folder, vocabulary, "plain", exact=True, sizes=(1, 64)),
         "vllm, bfloat16": lambda: vllm(folder, out, SIZES),
+        "plain, float32": lambda: engine_rates(folder, vocabulary, "plain", exact=True, sizes=(1, 64)),
         "continuous batching, bfloat16": lambda: continuous_batching(folder, vocabulary, (64, 256)),
     }
-    for name, part in parts.items():
+    chosen = {name: part for name, part in parts.items() if not wanted or name.startswith(tuple(wanted))}
+    for name, part in chosen.items():
         started = time.perf_counter()
         try:
             found[name] = part()
@@ -327,6 +328,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The embedded engine on a GPU beside its peers.")
     parser.add_argument("out", type=Path)
     parser.add_argument("--model", type=Path, help="default: the default model, if it is there")
+    parser.add_argument("--parts", nargs="+", default=[], help="beginnings of the parts' names; default all")
     parser.add_argument("--vllm", type=int, nargs="+", help="only this peer, at these sizes")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -334,7 +336,7 @@ def main() -> int:
     if options.vllm:
         vllm_process(folder, options.out, options.vllm)
         return 0
-    print(table(measure(folder, options.out)))
+    print(table(measure(folder, options.out, options.parts)))
     return 0
 
 
