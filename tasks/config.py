@@ -140,6 +140,13 @@ class TrainerConfig(_Config):
     threads: int = Field(default=0, ge=0)
     start: Literal["exec", "fork"] = "exec"
     """`fork`: jobs are forked from one process that has imported torch; saves 6 s a job, on the CPU only."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of the embedded trainer's model and engine; `bfloat16`, on a GPU, keeps float32 master weights."""
+    packing: Literal["auto", "tree", "flat", "rows"] = "auto"
+    token_budget: int = Field(default=768, ge=16)
+    """Tokens of one forward pass of the embedded trainer: 8192 for a 4 B model on one H200."""
+    checkpointing: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
+    """Layers that the backward pass computes again. All four: docs/training.md."""
     claim: Literal["inline", "worker"] = "inline"
     """`inline`: the run claims its own handoff request. `worker`: it waits for `rinr worker`."""
     lease_seconds: Annotated[float, Field(gt=0)] = 120.0
@@ -151,6 +158,8 @@ class TrainerConfig(_Config):
     def _forks_on_cpu(self) -> Self:
         if self.start == "fork" and self.device != "cpu":
             raise ValueError("trainer.start=fork needs trainer.device=cpu: a GPU's driver survives no fork")
+        if self.precision == "bfloat16" and self.device == "cpu":
+            raise ValueError("trainer.precision=bfloat16 needs a GPU: give float32 with trainer.device=cpu")
         if self.start == "fork" and self.kind == "skyrl":
             raise ValueError("trainer.kind=skyrl needs trainer.start=exec: Ray survives no fork")
         return self
@@ -248,6 +257,13 @@ def new_run_id(config: RunConfig) -> str:
     return f"{config.recipe_name}-s{config.seed}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
+def _unchanged(trainer: TrainerConfig) -> set[str]:
+    """The trainer's settings that change nothing: SkyRL's where it does not train, newer ones at default."""
+    newer = ("precision", "packing", "token_budget", "checkpointing")
+    default = {name for name in newer if getattr(trainer, name) == TrainerConfig.model_fields[name].default}
+    return default if trainer.kind == "skyrl" else {*default, "kind", "skyrl"}
+
+
 def config_identity(config: RunConfig) -> str:
     """Digest of every setting that can change a result; where things lie, and what they cost, is not one."""
     apart: dict[str, Any] = {
@@ -259,7 +275,6 @@ def config_identity(config: RunConfig) -> str:
         "auxiliary": {"endpoint"},
         "judge": {"endpoint"},
         "sandbox": {"pool"},
-        # Where SkyRL does not train, its settings change nothing.
-        "trainer": set[str]() if config.trainer.kind == "skyrl" else {"kind", "skyrl"},
+        "trainer": _unchanged(config.trainer),
     }
     return digest_json(config.model_dump(mode="json", exclude=apart))

@@ -32,6 +32,11 @@ from tasks.values import Measured, Trained, Validated
 TRAIN_VERSION: Final = 1
 VALIDATE_VERSION: Final = 2
 _RESULT_POLL_SECONDS: Final = 1.0
+_NO_STEP: Final = {
+    None: "",
+    "no_contrast": "; no step, for the rewards of every group were equal",
+    "not_finite": "; no step, for loss or gradient were not finite",
+}
 
 
 @task(name="import-model", **RETRIES)
@@ -154,6 +159,10 @@ async def train_request(session: Session, request: str) -> Trained:
             contract=session.config.rl,
             cycle=cycle,
             cursor=wanted["cursor"],
+            precision=session.config.trainer.precision,
+            packing=session.config.trainer.packing,
+            token_budget=session.config.trainer.token_budget,
+            checkpointing=session.config.trainer.checkpointing,
             skyrl=session.config.trainer.skyrl if session.config.trainer.kind == "skyrl" else None,
         )
         total = job.contract.updates * job.contract.episodes_per_batch
@@ -287,5 +296,5 @@ def _show(session: Session, bar: StageBar, event: Mapping[str, Any]) -> None:
         session.progress.note(
             f"update {event['update']} of {session.config.rl.updates}: Train reward {event['reward']:.2f} "
             f"(changing samples); {event['seconds_generate']:.0f} s of rollouts, "
-            f"{event['seconds_update']:.0f} s of update"
+            f"{event['seconds_update']:.0f} s of update{_NO_STEP[event.get('skipped')]}"
         )
