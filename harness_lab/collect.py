@@ -5,7 +5,7 @@ What goes on to proposals is `Interaction`; the graded episodes are for reports 
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from broker.attempt import Attempt, Lost, task_seed
@@ -18,6 +18,7 @@ from harness_lab.auxiliary import Auxiliary
 from harness_lab.evidence import Interaction
 from harness_lab.feedback import SimulatedResearcher
 from harness_lab.interpret import interpret
+from harness_lab.words import HOLDS_HELD_OUT, HeldOut, texts_in
 from verifier.task import Task
 
 TEMPERATURE: Final = 1.0
@@ -70,6 +71,8 @@ async def collect(
         for task, repetition in zip(tasks, before, strict=True)
     ]
 
+    held_out = HeldOut.of(broker.release)
+
     async def one(attempt: Attempt) -> tuple[Interaction, GradedEpisode] | Exception:
         researcher = SimulatedResearcher(auxiliary)
         try:
@@ -78,7 +81,7 @@ async def collect(
             return error
         if progress is not None:
             progress(graded)
-        return await _interpreted(attempt.task, graded, researcher, auxiliary), graded
+        return await _interpreted(attempt.task, graded, researcher, auxiliary, held_out), graded
 
     works = [asyncio.ensure_future(one(attempt)) for attempt in attempts]
     try:
@@ -101,13 +104,22 @@ async def collect(
 
 
 async def _interpreted(
-    task: Task, graded: GradedEpisode, researcher: SimulatedResearcher, auxiliary: Auxiliary
+    task: Task,
+    graded: GradedEpisode,
+    researcher: SimulatedResearcher,
+    auxiliary: Auxiliary,
+    held_out: HeldOut,
 ) -> Interaction:
     record = graded.record
     kept: list[tuple[int, Annotation]] = []
     dropped: list[str] = []
     for place, given in enumerate(researcher.given):
         annotation, problem = await interpret(auxiliary, task.prompt, record, given)
+        said = problem if annotation is None else f"{annotation.evidence}\n{annotation.hint}"
+        # What the record holds it may repeat: tool output shows the lake.
+        shown = replace(held_out, public="\n".join(texts_in(record.model_dump())))
+        if await asyncio.to_thread(shown.stands_in, said):
+            annotation, problem = None, f"the annotation {HOLDS_HELD_OUT}"
         if annotation is None:
             dropped.append(problem)
         else:

@@ -7,7 +7,7 @@ Must not know Val or Test results; of Val and Test it knows the public strings t
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -20,7 +20,7 @@ from harness_lab.dryrun import DryRun, dry_run, new_text, unchanged
 from harness_lab.preferences import letter_preference
 from harness_lab.preflight import Designated, Preflight, PreflightAttempt, preflight
 from harness_lab.selection import duplicate_of
-from harness_lab.words import WITHHELD, HeldOut, held_out_texts
+from harness_lab.words import WITHHELD, HeldOut, held_out_texts, texts_in
 from harness_lab.zones import Finding, scan
 from verifier.release import Release
 
@@ -153,9 +153,9 @@ class Gates:
     def _public(self) -> Iterator[str]:
         """What every program is given, the dry run's own tasks and scripts included."""
         for task in (*self.dry_tasks, *self.more_dry_tasks):
-            yield from _strings(task)
+            yield from texts_in(task)
         for script in (*SCRIPTS, *MORE_SCRIPTS):
-            yield from _strings(script.model_dump())
+            yield from texts_in(script.model_dump())
 
     def _preference(self, parent_run: DryRun, run: DryRun) -> str | None:
         """A sentence that prefers an option and first comes together in what is sent (T04)."""
@@ -178,15 +178,3 @@ def _refused(leaks: Sequence[Finding]) -> str | None:
 
 def _notices(checked: Sequence[str], leaks: Sequence[Finding]) -> tuple[str, ...]:
     return (*checked, *(leak.words() for leak in leaks))
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Every text in a plain value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in cast("Mapping[str, Any]", value).values():
-            yield from _strings(item)
-    elif isinstance(value, list | tuple):
-        for item in cast("Sequence[Any]", value):
-            yield from _strings(item)

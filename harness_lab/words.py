@@ -1,15 +1,15 @@
-"""What an improver says beside its program, scanned before a step keeps it (EVID-02, EVID-06, PROP-08).
+"""What the auxiliary says beside programs, scanned before a step keeps it (EVID-02, EVID-06, PROP-08).
 
 A hypothesis, a rationale and the reason of a skip live on in the history that later proposals are shown, and
 on pages. Words that hold a public string of Val or Test, or the mark of a private reference, are withheld
-whole, and their candidate goes no further; the step goes on, as it does after any other bad reply. The
-program beside them passes its own scan, where such a string stops the run. Must not know references: of Val
-and Test it knows ids and prompts, of references the form of their mark.
+whole, and their candidate goes no further; an annotation with them is dropped (FB-06). The step goes on, as
+it does after any other bad reply. The program beside them passes its own scan, where such a string stops the
+run. Must not know references: of Val and Test it knows ids and prompts, of references the form of their mark.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, cast
 
 from harness_lab.canary import MARK
 from harness_lab.improver.base import Proposal, Skip
@@ -18,13 +18,26 @@ from verifier.release import Release
 
 IDENTITY: Final = "words/1"
 """Raised with every change of what is withheld."""
-WITHHELD: Final = "[withheld: it holds a string of Val or Test, or the mark of a reference]"
+HOLDS_HELD_OUT: Final = "holds a string of Val or Test, or the mark of a reference"
+WITHHELD: Final = f"[withheld: it {HOLDS_HELD_OUT}]"
 
 
 def held_out_texts(release: Release) -> list[str]:
     """Ids and prompts of Val and Test: public, and yet nothing that an improver is ever shown."""
     tasks = (*release.split("val"), *release.split("test"))
     return [text for task in tasks for text in (task.id, task.prompt)]
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every text in a plain value, as it is: JSON would escape its lines and quotation marks."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in cast("Mapping[str, Any]", value).values():
+            yield from texts_in(item)
+    elif isinstance(value, list | tuple):
+        for item in cast("Sequence[Any]", value):
+            yield from texts_in(item)
 
 
 @dataclass(frozen=True)

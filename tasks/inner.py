@@ -5,7 +5,6 @@ is public by type; verdicts stay in the private episode blobs (EVID-02). Must no
 """
 
 import asyncio
-import json
 from typing import Any, Final
 
 from prefect import task
@@ -27,7 +26,7 @@ from harness_lab.preflight import Designated
 from harness_lab.preflight import designate as designate_tasks
 from harness_lab.schedule import cursor_at, draw, train_order
 from harness_lab.words import IDENTITY as WORDS
-from harness_lab.words import HeldOut, clean_proposals
+from harness_lab.words import HeldOut, clean_proposals, texts_in
 from tasks.measure import RETRIES, put_episodes
 from tasks.session import Session, current
 from tasks.stage import StageKey, run_stage
@@ -84,7 +83,8 @@ async def collect(cycle: int, step: int, model: Ref, harness: Ref) -> Ref:
         }
         return session.store.put_record("interactions", 1, record)
 
-    inputs = {"model": model.digest, "harness": harness.digest, **session.identities()}
+    inputs = {"model": model.digest, "harness": harness.digest, "words": digest_json(WORDS)}
+    inputs |= session.identities()
     return await _stage(session, "collect", cycle, step, inputs, body)
 
 
@@ -111,7 +111,7 @@ async def propose(
         session.progress.note(f"h{cycle:04d} step {step}: asking for {count} candidates")
         parent = session.harness(harness)
         found = await propose_all(session.improver, parent, context, count)
-        known = (parent.code, session.guidance, json.dumps(context.inventory, ensure_ascii=False))
+        known = (parent.code, session.guidance, *texts_in(context.inventory))
         held_out = HeldOut.of(session.release, known)
         found = await asyncio.to_thread(clean_proposals, found, held_out)
         proposals = [item.model_dump(mode="json") for item in found]

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Finished:
-    """The ci schedule with the improver `skills`, and all that its auxiliary was sent."""
+    """The ci schedule's harness phases with the improver `skills`, and all that its auxiliary was sent."""
 
     catalog: Catalog
     store: Store
@@ -54,8 +54,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     root = tmp_path_factory.mktemp("runs")
     with FaultyServer(skilled(SECRET)) as server:
         settings = ["recipe=ci", "auxiliary=skills", f"auxiliary.base_url={server.url}", "auxiliary.model=m"]
-        # Both tables fit into one observation.
-        settings += [QUICK, "budgets.tool_response_tokens=512", "budgets.tool_history_tokens=1024"]
+        # Both tables fit into one observation. No RL: under such a program the scripted model is always
+        # right, and a phase without a signal is refused.
+        settings += [
+            "mode=harness",
+            QUICK,
+            "budgets.tool_response_tokens=512",
+            "budgets.tool_history_tokens=1024",
+        ]
         settings += ["run_id=skills", f"storage.root={root}"]
         done = subprocess.run(
             [sys.executable, "-m", "flows", "run", *settings],

@@ -1,13 +1,18 @@
 """Interactions are collected on Train at temperature 1; verdicts stay apart from what proposals see."""
 
+import base64
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import pytest
 from test_lab_feedback import TWO_TRIES, Broken
 
 from broker.errors import ModelUnavailable
 from broker.harness import Harness
 from broker.record import GradedEpisode
-from harness_lab.auxiliary import RuleAuxiliary
+from harness_lab.auxiliary import InterpretationRequest, RuleAuxiliary
 from harness_lab.collect import collect
+from harness_lab.words import HOLDS_HELD_OUT
 from tests.fixtures.episodes import ScriptedModel, make_broker, release
 
 TRAIN = release().split("train")
@@ -32,6 +37,41 @@ async def test_a_failing_auxiliary_costs_the_annotation_and_nothing_else() -> No
     assert all(item.dropped_annotations for item in found.interactions)
     assert all(item.given[0].chosen_by == "fallback" for item in found.interactions)
     assert all(item.troubled for item in found.interactions)
+
+
+class Telling(RuleAuxiliary):
+    """An interpreter that knows what nobody told it."""
+
+    def __init__(self, hint: str) -> None:
+        super().__init__()
+        self.hint = hint
+
+    async def interpret(self, request: InterpretationRequest) -> Mapping[str, Any]:
+        return {**await super().interpret(request), "hint": self.hint}
+
+
+@pytest.mark.spec("EVID-06", "FB-06")
+@pytest.mark.parametrize("disguise", [str, lambda text: base64.b64encode(text.encode()).decode()])
+async def test_an_annotation_that_holds_a_held_out_prompt_is_dropped_and_its_words_are_kept_nowhere(
+    disguise: Callable[[str], str],
+) -> None:
+    secret = disguise(release().split("val")[0].prompt)
+    found = await collect(make_broker(ScriptedModel("no tags")), HARNESS, TRAIN[:2], Telling(secret), 1)
+    assert [item.annotations for item in found.interactions] == [(), ()]
+    for item in found.interactions:
+        assert item.dropped_annotations == (f"the annotation {HOLDS_HELD_OUT}",)
+        assert secret not in item.model_dump_json()
+    kept = await collect(
+        make_broker(ScriptedModel("no tags")), HARNESS, TRAIN[:2], Telling(TRAIN[0].prompt), 1
+    )
+    assert all(item.annotations for item in kept.interactions), "Train words are the conversation's own"
+
+
+@pytest.mark.spec("EVID-06")
+async def test_what_the_record_itself_holds_an_annotation_may_repeat() -> None:
+    prompt = release().split("val")[0].prompt
+    found = await collect(make_broker(ScriptedModel(prompt)), HARNESS, TRAIN[:1], Telling(prompt), 1)
+    assert all(item.annotations for item in found.interactions)
 
 
 async def test_a_task_that_comes_twice_is_another_attempt_with_another_seed() -> None:
