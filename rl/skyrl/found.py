@@ -1,7 +1,7 @@
 """Finds what SkyRL exported: the newest complete `global_step_N/policy`.
 
-SkyRL writes a local export in place, so a killed run leaves part of one: what counts as complete is read off
-the files. Must not know training.
+SkyRL 0.3 writes an export in place, 0.4 in a temporary folder beside it. A killed run leaves part of one, so
+what counts as complete is read off the files. Must not know training.
 """
 
 import re

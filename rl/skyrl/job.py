@@ -28,6 +28,7 @@ from rl.embedded.rollout import Rollout
 from rl.errors import TrainingError
 from rl.export import target_dtype
 from rl.job_spec import EXPORT, PANEL, RESULT, Job, JobResult, UpdateReport
+from rl.lock import held
 from rl.process import end_group, run_main
 from rl.repair import repair_export
 from rl.services import Progress, open_broker, open_sandboxes, write_atomically
@@ -213,13 +214,18 @@ def finish(stage: Stage, reports: tuple[UpdateReport, ...], started: float) -> J
 
 async def run(job: Job) -> None:
     """Open everything, train, leave `result.json`."""
-    started = time.perf_counter()
     if job.skyrl is None:
         raise TrainingError("this job has no settings for SkyRL: set trainer.kind=skyrl")
     version = require_skyrl()
     job.folder.mkdir(parents=True, exist_ok=True)
     if (job.folder / RESULT).exists():
         raise TrainingError(f"{job.folder} holds a finished job: choose a new folder")
+    with held(job.folder):
+        await _run(job, version)
+
+
+async def _run(job: Job, version: str) -> None:
+    started = time.perf_counter()
     _prepare_environment()
     progress = Progress(job.folder)
     try:

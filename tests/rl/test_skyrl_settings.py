@@ -197,6 +197,13 @@ def test_an_export_without_one_of_its_files_is_not_complete(tmp_path: Path, miss
     assert find_export(tmp_path) == older
 
 
+def test_what_a_killed_save_left_beside_the_policy_is_no_export(tmp_path: Path) -> None:
+    older = export(tmp_path, 1)
+    newer = export(tmp_path, 2)
+    newer.rename(newer.with_name(".tmp-hf-export-x1"))
+    assert find_export(tmp_path) == older
+
+
 @pytest.mark.parametrize("left", [0, 7, 2000])
 def test_weights_that_were_cut_off_are_not_complete(tmp_path: Path, left: int) -> None:
     older = export(tmp_path, 1)
