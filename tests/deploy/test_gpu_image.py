@@ -1,7 +1,10 @@
 """The GPU image: what it copies is there, what it installs is locked, the adapter knows those versions."""
 
+import importlib
 import re
 import shlex
+import sys
+from importlib import metadata
 
 import pytest
 import yaml
@@ -77,3 +80,18 @@ def test_commands_and_folders_of_the_manifests_are_the_image_s() -> None:
     for name in ("worker.yaml", "rayjob.yaml"):
         assert f"{folder}/.cache" in (KUBERNETES / name).read_text()
     assert instructions("CMD") == [["[rinr,", "doctor]"]]
+
+
+def test_what_stands_in_for_flash_attn_has_its_names_fails_by_name_and_is_no_distribution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "deploy/gpu"))
+    padding = importlib.import_module("flash_attn.bert_padding")
+    rotary = importlib.import_module("flash_attn.ops.triton.rotary")
+    for call in (padding.pad_input, padding.unpad_input, rotary.apply_rotary):
+        with pytest.raises(NotImplementedError, match=r"docs/deploy\.md"):
+            call(1, of="anything")
+    with pytest.raises(metadata.PackageNotFoundError):
+        metadata.version("flash-attn")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
+        del sys.modules[name]

@@ -1,0 +1,1 @@
+"""As far as vLLM looks, where a package of this name is found."""
