@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import select
 import time
 
@@ -30,9 +31,18 @@ CHUNK = 1 << 16
 TICK = 0.1
 """Seconds between two rounds of collecting dead children while something runs."""
 
-_victim = os.open("/proc/self/oom_score_adj", os.O_RDWR)
-_own_score = os.read(_victim, 16)
-"""Opened while process 1 may still open its own files."""
+_victim = -1
+"""Process 1's own score, opened while it may still open its own files."""
+_own_score = b""
+
+
+def hold_own_score(proc: str = "/proc") -> None:
+    """Before the first worker is born; again in a process that was forked from the one that did it."""
+    global _victim, _own_score
+    if _victim >= 0:
+        os.close(_victim)
+    _victim = os.open(f"{proc}/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+    _own_score = os.read(_victim, 16)
 
 
 def offer_as_victim(offer: bool) -> None:
@@ -41,8 +51,6 @@ def offer_as_victim(offer: bool) -> None:
 
 
 def _limit_worker(limits: dict[str, Any]) -> None:
-    import resource
-
     def limit(kind: int, value: int) -> None:
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -229,9 +237,13 @@ class Worker:
         self.reap()
         status = self.status
         kill_everything()
-        for descriptor in (self.requests, self.replies, self.output, self.handle):
-            os.close(descriptor)
+        self.close()
         if status is None:
             return "was killed"
         code = os.waitstatus_to_exitcode(status)
         return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+
+    def close(self) -> None:
+        """Let go of it, dead or alive."""
+        for descriptor in (self.requests, self.replies, self.output, self.handle):
+            os.close(descriptor)

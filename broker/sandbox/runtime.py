@@ -23,7 +23,16 @@ from catalog.digest import digest_bytes, digest_file, digest_json, short
 
 FACTS: Final = "runtime.json"
 """What is known of a built environment. Locked by each process that uses it."""
-_INSIDE: Final = ("archive.py", "child.py", "protocol.py", "supervisor.py", "workers.py")
+_INSIDE: Final = (
+    "archive.py",
+    "child.py",
+    "kernel.py",
+    "protocol.py",
+    "supervisor.py",
+    "warming.py",
+    "workers.py",
+    "zygote.py",
+)
 _HERE: Final = Path(__file__).parent
 _STDLIB_LEFT_OUT: Final = re.compile(
     r"__pycache__|site-packages|dist-packages|tests?|idlelib|tkinter|turtledemo|ensurepip|lib2to3|pydoc_data"
@@ -56,8 +65,16 @@ class Runtime:
     @property
     def arguments(self) -> tuple[str, ...]:
         """Command that starts the supervisor inside; the settings follow as one more argument."""
+        return self._command("supervisor")
+
+    @property
+    def zygote_arguments(self) -> tuple[str, ...]:
+        """The same for the zygote, from which started sandboxes are forked."""
+        return self._command("zygote")
+
+    def _command(self, module: str) -> tuple[str, ...]:
         bootstrap = (
-            "import sys; sys.path.append('/opt/rinr'); from broker.sandbox.supervisor import main; main()"
+            f"import sys; sys.path.append('/opt/rinr'); from broker.sandbox.{module} import main; main()"
         )
         # `-I` without `-E`, which would ignore the hash seed.
         return (self.python, "-s", "-P", "-S", "-X", "utf8", "-c", bootstrap)

@@ -11,8 +11,16 @@ import os
 import sys
 import time
 
-from broker.sandbox import workers
-from broker.sandbox.child import CHUNK, TICK, Capture, Worker, kill_everything, wait_readable
+from broker.sandbox import kernel, workers
+from broker.sandbox.child import (
+    CHUNK,
+    TICK,
+    Capture,
+    Worker,
+    hold_own_score,
+    kill_everything,
+    wait_readable,
+)
 from broker.sandbox.protocol import (
     HEADER,
     HOST_VALUES,
@@ -37,35 +45,8 @@ START_SECONDS = 30.0
 """A worker that has not shown after this long that it works never will."""
 GRACE = 1.0
 """Seconds between the interrupt at the deadline and the kill."""
-_PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
-_PR_SET_SECCOMP, _FILTER = 22, 2
-_REHEARSALS = 2
+REHEARSALS = 2
 """Python makes code that ran twice faster, and what runs first meets the page faults that follow a fork."""
-
-
-def _make_unreadable() -> None:
-    """Without this, code with the same user id could open /proc/1/fd and forge frames to the host."""
-    import _ctypes  # without the package around it, for speed
-
-    library = _ctypes.dlopen(None, os.RTLD_NOW)  # pyright: ignore[reportArgumentType]
-    prctl = _ctypes.dlsym(library, "prctl")
-    _ctypes.call_function(prctl, (_PR_SET_DUMPABLE, 0, 0, 0, 0))
-    if _ctypes.call_function(prctl, (_PR_GET_DUMPABLE, 0, 0, 0, 0)) != 0:
-        raise OSError("process 1 stayed readable")
-
-
-def _refuse_calls(program: bytes) -> None:
-    """The system call filter, by number. Docker's own goes by name, and an old library lacks new names."""
-    import _ctypes
-    from array import array
-
-    library = _ctypes.dlopen(None, os.RTLD_NOW)  # pyright: ignore[reportArgumentType]
-    prctl = _ctypes.dlsym(library, "prctl")
-    instructions = array("B", program)
-    address, size = instructions.buffer_info()
-    head = (size // 8).to_bytes(8, sys.byteorder) + address.to_bytes(8, sys.byteorder)  # struct sock_fprog
-    if _ctypes.call_function(prctl, (_PR_SET_SECCOMP, _FILTER, head, 0, 0)) != 0:
-        raise OSError("the kernel refused the system call filter")
 
 
 class Host:
@@ -119,24 +100,24 @@ def _signal_all(number: int) -> None:
         pass
 
 
-_REHEARSED_CODE = "rows = open('/etc/passwd').read().split()\nprint(rows[0], len(rows))"
+REHEARSED_CODE = "rows = open('/etc/passwd').read().split()\nprint(rows[0], len(rows))"
 _LOST = "The Python process %s. A fresh one was started: all variables are gone, files in /work stay."
 
 
 class Execution:
     """Serves `execute` frames: one call at a time, a fresh worker after each loss."""
 
-    def __init__(self, host: Host, limits: dict[str, Any]) -> None:
+    def __init__(self, host: Host, limits: dict[str, Any], rehearsals: int = REHEARSALS) -> None:
         self._host, self._limits = host, limits
         self._calls = 0
         """Replies carry the number of their call, so that a late one is not taken for the next."""
         # Born before it is needed, and made to run something: a sandbox in a pool has the time.
-        self._worker: Worker | None = self._start()
-        for _ in range(_REHEARSALS):
+        self.worker: Worker | None = self._start()
+        for _ in range(rehearsals):
             capture = Capture()
-            if self._await_reply(self._worker, _REHEARSED_CODE, START_SECONDS, capture)[0] is None:
+            if self._await_reply(self.worker, REHEARSED_CODE, START_SECONDS, capture)[0] is None:
                 os._exit(4)
-            self._worker.drain(capture, chunks=64)
+            self.worker.drain(capture, chunks=64)
             self._observation("", capture)
 
     def _start(self) -> Worker:
@@ -162,18 +143,18 @@ class Execution:
 
     def _bury(self) -> str:
         """End the worker, if it died since the last call; what is to be said about that."""
-        if self._worker is None or self._worker.handle not in self._worker.watch(0.0):
+        if self.worker is None or self.worker.handle not in self.worker.watch(0.0):
             return ""
         if not self._calls:
             os._exit(4)  # nobody's code has run yet, so it is no observation
-        how, self._worker = self._worker.end(), None
+        how, self.worker = self.worker.end(), None
         return _LOST % how
 
     def _call(self, code: str, seconds: float) -> bytes:
         """The frame that answers it."""
         buried = self._bury()
-        worker = self._worker or self._start()
-        self._worker = worker
+        worker = self.worker or self._start()
+        self.worker = worker
         self._calls += 1
         capture = Capture()
         reply, timed_out = self._await_reply(worker, code, seconds, capture)
@@ -181,7 +162,7 @@ class Execution:
         lost = reply is None
         error = workers.clip_error(str(reply.get("error", ""))) if reply is not None else ""
         if lost:
-            self._worker = None
+            self.worker = None
             error = _LOST % worker.end()
         if timed_out:
             error = f"TimeoutError: the call did not finish within {seconds:g} seconds.\n{error}".rstrip()
@@ -239,6 +220,11 @@ class Execution:
             return None, interrupted
 
 
+REHEARSED_ANSWER = framed(b'{"op":"result","value":{"stdout":"","error":""}}')
+REHEARSED_REQUESTS = 5
+"""How many the program below makes."""
+
+
 class _Rehearsal(Host):
     """In the host's place while a program runs that is nobody's: answers all that it asks with nothing."""
 
@@ -247,14 +233,14 @@ class _Rehearsal(Host):
         super().__init__(answers, START_SECONDS)
 
     def write(self, data: bytes) -> None:
-        os.write(self._answers, framed(b'{"op":"result","value":{"stdout":"","error":""}}'))
+        os.write(self._answers, REHEARSED_ANSWER)
 
     def close(self) -> None:
         os.close(self.descriptor)
         os.close(self._answers)
 
 
-_REHEARSED_PROGRAM = """
+REHEARSED_PROGRAM = """
 def run(task, api):
     messages = [{'role': 'system', 'content': task['system']}, {'role': 'user', 'content': task['prompt']}]
     for code in ("print(1)", "print(2)"):
@@ -264,21 +250,27 @@ def run(task, api):
 """
 
 
-def _rehearse(worker: Worker) -> None:
+def rehearsed_start() -> bytes:
+    """The frame with which a program starts that is nobody's."""
     task: dict[str, Any] = {"prompt": "", "system": "", "files": [], "budgets": {"model_calls": 1}}
-    start = encode({"op": "rehearse", "program": _REHEARSED_PROGRAM, "task": task})[HEADER:]
+    return encode({"op": "rehearse", "program": REHEARSED_PROGRAM, "task": task})
+
+
+def rehearse_program(worker: Worker, rehearsals: int = REHEARSALS) -> None:
+    """Let a controller's worker run that program, and answer it."""
+    start = rehearsed_start()[HEADER:]
     rehearsal = _Rehearsal()
     worker.attend(rehearsal.descriptor)
-    for _ in range(_REHEARSALS):
+    for _ in range(rehearsals):
         if _relay(rehearsal, worker, start) != framed(b'{"op":"end"}', PASSED_ON):
             os._exit(4)
     rehearsal.close()
 
 
-def serve_controller(host: Host, limits: dict[str, Any]) -> NoReturn:
+def serve_controller(host: Host, limits: dict[str, Any], rehearsals: int) -> NoReturn:
     """Run one program and carry its requests to the host and the answers back."""
     worker = Worker(workers.run_program, limits, host.descriptor)  # early, as in execution
-    _rehearse(worker)
+    rehearse_program(worker, rehearsals)
     worker.attend(host.descriptor)
     start = host.receive()
     if worker.handle in worker.watch(0.0):
@@ -345,18 +337,34 @@ def main() -> NoReturn:
     """
     settings: dict[str, Any] = decode(sys.argv[1].encode())
     signal(SIGINT, SIG_DFL)
-    _make_unreadable()
-    if "filter" in settings:
-        _refuse_calls(bytes.fromhex(settings["filter"]))
-    limits = settings["limits"]
+    close_up(bytes.fromhex(settings.get("filter", "")))
     output = None
     if "streams" in settings:
         channel, output = 0, 1
     else:
         channel = settings["channel"] if "channel" in settings else _connect(settings["socket"])
         os.set_inheritable(channel, False)
+    serve(settings["role"], settings["limits"], channel, output)
+
+
+def close_up(refused: bytes) -> None:
+    """From here on nobody looks into process 1, and it can do no more than what it watches over."""
+    hold_own_score()
+    kernel.make_readable(False)
+    if refused:
+        kernel.refuse_calls(refused)
+
+
+def serve(
+    role: str,
+    limits: dict[str, Any],
+    channel: int,
+    output: int | None = None,
+    rehearsals: int = REHEARSALS,
+) -> NoReturn:
+    """Tell the host that this sandbox is ready, and do what it says until it goes."""
     host = Host(channel, limits["wall_seconds"], output)
     host.write(encode({"op": "ready"}))
-    if settings["role"] == "controller":
-        serve_controller(host, limits)
-    Execution(host, limits).serve()
+    if role == "controller":
+        serve_controller(host, limits, rehearsals)
+    Execution(host, limits, rehearsals).serve()

@@ -119,7 +119,8 @@ def run_execution(requests: int, replies: int, output: int) -> NoReturn:
             sources[name] = code
             namespace = module.__dict__
         error = ""
-        reserve = reserve or _reserve()
+        # Not in a rehearsal: what it gave back would be reused later, and so touched page by page.
+        reserve = reserve or (_reserve() if frame["id"] else b"")
         try:
             try:
                 interrupt.armed = True

@@ -4,10 +4,8 @@ The programs are the project's own; they use the contract in the ways that such 
 """
 
 import asyncio
-import contextlib
 import os
 import re
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +14,9 @@ from broker.broker import Broker
 from broker.model import Sampling
 from broker.record import EpisodeRecord, GradedEpisode
 from broker.sandbox.base import SandboxFactory
+from broker.sandbox.labels import process_mark
 from tests.fixtures.episodes import ScriptedModel, a_task, attempt, make_broker
-from tests.fixtures.leftovers import containers_of
+from tests.fixtures.leftovers import containers_of, marked_processes
 from verifier.task import Task, Verdict
 
 REACT = '''
@@ -258,15 +257,8 @@ async def test_a_program_that_kills_its_own_process_is_a_crash_of_the_program(
 
 
 def children() -> set[int]:
-    """Living child processes of this one."""
-    found: set[int] = set()
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit():
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-                if int(parent) == os.getpid() and state != "Z":
-                    found.add(int(entry.name))
-    return found
+    """Living processes in the bubblewrap sandboxes of this one."""
+    return set(marked_processes(process_mark()))
 
 
 async def test_cancelling_in_the_middle_leaves_no_process_behind(sandboxes: SandboxFactory) -> None:

@@ -13,6 +13,7 @@ import docker
 from broker.sandbox.base import Role, Sandbox, SandboxFactory
 from broker.sandbox.factory import open_factory
 from broker.sandbox.labels import HOST, host_label
+from tests.fixtures.leftovers import marked_processes, numbers_of
 from tests.fixtures.sandbox_probe import CACHE, SMALL, open_or_skip, sandbox_runtime
 
 Kind = Literal["bubblewrap", "docker"]
@@ -85,7 +86,7 @@ class Place:
         self.namespaces.remove(namespace)
 
     def _marked(self) -> list[Path]:
-        return _find(lambda process: self._mark in (process / "cmdline").read_text())
+        return [Path(f"/proc/{pid}") for pid in marked_processes(self._mark)]
 
     @asynccontextmanager
     async def sandbox(self, role: Role, **shown: Any) -> AsyncIterator[tuple[Sandbox, str]]:
@@ -100,8 +101,8 @@ class Place:
         """The host's numbers of process 1 of all its sandboxes in this role that have a worker."""
         found: list[int] = []
         for process in self._marked():
-            inner = (process / "status").read_text().partition("NSpid:")[2].split("\n")[0].split()
-            if inner[1:] == ["1"] and f'"role": "{role.value}"' in (process / "cmdline").read_text():
+            command = (process / "cmdline").read_text()
+            if numbers_of(process)[-1] == "1" and f'"role": "{role.value}"' in command:
                 found += [int(process.name)] * (len(processes_in(_namespace(process))) > 1)
         return found
 
@@ -109,6 +110,7 @@ class Place:
         """What this process's sandboxes of this kind have left on the machine, by kind of thing."""
         found: dict[str, Any] = {
             "processes": self._marked(),
+            "zygotes": marked_processes(self._mark, zygotes=True),
             "sandboxes": self.namespaces,
             "groups": list(Path("/sys/fs/cgroup").glob(f"**/rinr-{host_label()}-*")),
             "folders": list(Path(tempfile.gettempdir()).glob(f"rinr-{host_label()}-*_sockets_*")),
