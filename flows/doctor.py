@@ -14,6 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from broker.errors import ModelUnavailable, SandboxLost
+from broker.sandbox.base import SandboxFactory
+from broker.sandbox.bubblewrap import BubblewrapFactory
 from broker.sandbox.check import PROOF_LIMITS, Check, check_sandbox
 from broker.sandbox.factory import Kind, open_factory, sweep
 from broker.sandbox.prune import prune_docker, prune_runtimes
@@ -93,9 +95,17 @@ async def _prove(kind: Kind, runtime: Runtime, cache: Path) -> tuple[str, list[C
     except SandboxLost as error:
         return kind, [Check("starts", False, str(error))]
     try:
-        return factory.kind, await check_sandbox(factory)
+        return factory.kind, [*await check_sandbox(factory), *_starts(factory)]
     finally:
         await factory.close()
+
+
+def _starts(factory: SandboxFactory) -> list[Check]:
+    """How sandboxes are started here, which is known once one was."""
+    if not isinstance(factory, BubblewrapFactory):
+        return []
+    fault = factory.nursery.fault
+    return [Check("starts", not fault or None, f"one by one: {fault}" if fault else "forked from a zygote")]
 
 
 def _finding(kind: str, check: Check) -> Finding:

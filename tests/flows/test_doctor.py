@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from broker.sandbox import bubblewrap_command
 from broker.sandbox.check import Check
 from broker.sandbox.factory import Kind
 from flows import doctor
@@ -28,6 +29,15 @@ def test_doctor_shows_what_was_seen_for_each_proof(kind: Kind) -> None:
     for proof in ("network", "vsock", "lake is read-only", "memory of a", "processes", "open files"):
         assert f"{kind}: {proof}" in table
     assert "calls; all refused" in table
+    assert ("forked from a zygote" in table) is (kind == "bubblewrap")
+
+
+def test_doctor_says_why_sandboxes_are_started_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(real_sandboxes("bubblewrap").close())
+    monkeypatch.setattr(bubblewrap_command, "_ZYGOTE_RIGHTS", ())
+    output = StringIO()
+    assert doctor.examine_sandboxes(CACHE, ("bubblewrap",), Console(file=output, width=200)), "no failure"
+    assert "one by one: cannot start a sandbox: PermissionError" in output.getvalue()
 
 
 def test_a_back_end_that_is_not_there_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
