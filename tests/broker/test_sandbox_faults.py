@@ -97,8 +97,8 @@ async def test_twenty_hosts_killed_at_random_moments_of_their_episodes_leave_not
         assert host.stdout is not None
         assert await host.stdout.readline() == b"ready\n"
         await asyncio.sleep(moments.uniform(0.0, 1.5))
-        host.send_signal(signal.SIGKILL)
         seen += len(left_by(host.pid, mark))
+        host.send_signal(signal.SIGKILL)
         await host.wait()
         assert await settles(lambda: left_by(host.pid, mark) == [], within=2.0), (  # noqa: B023
             number,
