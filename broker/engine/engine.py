@@ -24,7 +24,7 @@ from broker.engine.loading import Device, choose_device, load_model, replace_wei
 from broker.engine.plan import NewPrompt, StepPlan, common_prefix, plan_step
 from broker.engine.prefix import PrefixCache
 from broker.engine.sampling import check_sampling, draw, uniform_stream
-from broker.engine.slots import SlotAttention, SlotStore
+from broker.engine.slots import SlotAttention, SlotStore, power_of_two
 from broker.engine.static import Burst, StaticDecode
 from broker.errors import ModelUnavailable
 from broker.model import Completion, Sampling
@@ -294,8 +294,9 @@ class EmbeddedEngine:
 
     def _reserve(self, steps: int, keep: int) -> None:
         """Room for so many more positions of every sequence."""
-        longest = max(sequence.stored for sequence in self._running)
-        self._slots.reserve(longest + steps, keep, doubling=self._static is not None)
+        length = steps + max(sequence.stored for sequence in self._running)
+        room = min(power_of_two(length), self.max_length) if self._static else 0
+        self._slots.reserve(length, keep, room=room)
 
     def _fill(self, slot: int) -> NewPrompt:
         """Put what the prefix cache has of a new prompt into its slot."""

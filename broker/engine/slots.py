@@ -52,15 +52,16 @@ class SlotStore:
         # Zeros: attention multiplies what a shorter sequence leaves unused by 0, and 0 * NaN is NaN.
         return torch.zeros((*self._shape, length, self._head_dim), dtype=self._dtype, device=self._device)
 
-    def reserve(self, length: int, running: int, *, doubling: bool = False) -> None:
+    def reserve(self, length: int, running: int, *, room: int = 0) -> None:
         """Make room for `length` positions, keeping the first `running` slots.
 
-        `doubling`: grow rarely, because what was captured over the buffer is lost with it.
+        `room`: positions to have when it has to grow, where it should grow rarely, because what was captured
+        over the buffer is lost with it.
         """
         have = self.values.shape[4]
         if length <= have:
             return
-        grown = self._empty(power_of_two(length) if doubling else -(-length // _LENGTH_STEP) * _LENGTH_STEP)
+        grown = self._empty(-(-max(length, room) // _LENGTH_STEP) * _LENGTH_STEP)
         grown[:, :, :running, :, :have] = self.values[:, :, :running]
         self.values = grown
 
