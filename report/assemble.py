@@ -125,6 +125,7 @@ def _measurement(row: Row, run_id: str) -> Measurement:
         layers=layers(outcomes) if outcomes else None,
         families=_families(outcomes),
         malformed=malformed(outcomes),
+        server_losses=int(detail.get("server_losses") or 0),
         outcomes={str(item["task_id"]): bool(item["correct"]) for item in outcomes},
     )
 

@@ -120,6 +120,8 @@ class Measurement:
     families: tuple[FamilyScore, ...] = ()
     malformed: tuple[Malformed, ...] = ()
     """Why submitted answers could not be read."""
+    server_losses: int = 0
+    """Inference servers that were lost under it, each replaced before it was taken again (HOST-10)."""
     outcomes: dict[str, bool] = field(default_factory=dict[str, bool])
     """Task id to right or wrong, for paired tables; may be empty."""
 

@@ -23,16 +23,9 @@ from rl.embedded.periodic import Periodic
 from rl.errors import EndpointFixed, TokenIdsNeeded
 from tasks.config import check_trainable, config_identity
 from tasks.first_harness import UnknownHarness, first_harness
-from tests.fixtures.command_line import ROOT, rinr
+from tests.fixtures.command_line import EXAMPLE, ROOT, rinr
 from tests.fixtures.sandboxes import QUICK
 
-EXAMPLE = """
-def run(task, api):
-    example = {"role": "system", "content": "Answer like <answer>ABC</answer>.", "source": "harness"}
-    question = {"role": "user", "content": task["prompt"], "source": "task"}
-    api.submit(api.generate([example, question]))
-"""
-"""Shows an example, so that a quarter of the scripted answers is right: something to learn from."""
 SIZES = ("rl.attempts=8", "rl.evaluate_every=1", "schedule.pass_attempts=4")
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from broker.process_group import processes
 from catalog.database import Catalog
-from tests.fixtures.command_line import ROOT
+from tests.fixtures.command_line import EXAMPLE, ROOT
 from tests.fixtures.sandboxes import QUICK
 
 pytestmark = pytest.mark.slow
@@ -56,11 +56,18 @@ class Run:
         lines = path.read_text().splitlines() if path.exists() else []
         return [event for event in map(json.loads, lines) if kind in ("", event["event"])]
 
-    def strike(self, number: int, blow: Callable[[int], None]) -> None:
-        """Hit the server that is started as number `number`, once episodes are under way."""
+    def strike(self, number: int, blow: Callable[[int], None], after: str = "") -> None:
+        """Hit the server that is started as number `number`, once episodes are under way.
+
+        `after`: not before a stage of this name has ended.
+        """
 
         def wait_and_hit() -> None:
             while len(started := self.events("started")) < number and self.process.poll() is None:
+                time.sleep(0.02)
+            while after and self.process.poll() is None:
+                if after in {stage.name for stage in Catalog(self.root / "catalog.db").stages("v")}:
+                    break
                 time.sleep(0.02)
             if self.process.poll() is None:
                 time.sleep(0.3)
@@ -69,7 +76,7 @@ class Run:
         threading.Thread(target=wait_and_hit, daemon=True).start()
 
     def end(self) -> tuple[int, str]:
-        _, errors = self.process.communicate(timeout=280)
+        _, errors = self.process.communicate(timeout=500)
         return self.process.returncode, errors
 
 
@@ -93,7 +100,7 @@ HARNESS_ONLY = ("mode=harness", "model.vllm.arguments=[--latency,'0.2']", "model
 @pytest.mark.spec("HOST-10", "HOST-07", "SEL-04")
 def test_a_server_killed_in_a_stage_is_replaced_once_and_counted_in_the_record(tmp_path: Path) -> None:
     run = Run(tmp_path, *HARNESS_ONLY)
-    run.strike(1, kill_server)
+    run.strike(1, kill_server, after="designate")
     code, errors = run.end()
     assert code == 0, errors[-3000:]
     assert [event["why"] for event in run.events("lost")] == ["is dead"]
@@ -101,6 +108,10 @@ def test_a_server_killed_in_a_stage_is_replaced_once_and_counted_in_the_record(t
     assert "the inference server is dead: it is started again, once a stage" in errors
     rows = Catalog(tmp_path / "catalog.db").measurements("v")
     assert all(row.total == 4 or row.split != "test" for row in rows), "complete all the same"
+    losses = {row.kind: row.detail["server_losses"] for row in rows if "server_losses" in row.detail}
+    assert losses == {"phase_baseline_test": 1}
+    page = (tmp_path / "v" / "report.html").read_text()
+    assert page.count("taken again after the inference server was lost") == 1
     nothing_left(run)
 
 
@@ -126,8 +137,9 @@ def test_the_server_and_its_memory_are_gone_before_training_and_the_export_is_se
     gpu.mkdir()
     monkeypatch.setenv("PATH", f"{ROOT / 'tests/fixtures/fake_gpu'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_GPU", str(gpu))
-    # Enough attempts for a reward among them.
-    sizes = ("schedule.cycles=2", "schedule.candidates=1", "rl.updates=4", "rl.attempts=8")
+    program = tmp_path / "example.py"
+    program.write_text(EXAMPLE)
+    sizes = ("mode=model", f"harness={program}", "rl.attempts=8", "schedule.pass_attempts=2")
     run = Run(tmp_path / "runs", *sizes, "model.vllm.devices=[0]")
     code, errors = run.end()
     assert code == 0, errors[-3000:]
@@ -142,8 +154,8 @@ def test_the_server_and_its_memory_are_gone_before_training_and_the_export_is_se
     with sqlite3.connect(tmp_path / "runs/catalog.db") as catalog:
         [published] = catalog.execute("select min(created) from handoffrequest").fetchone()
     assert datetime.fromisoformat(published).replace(tzinfo=UTC).timestamp() > _seconds(ended)
-    models = [row.model for row in Catalog(tmp_path / "runs/catalog.db").measurements("v")]
-    assert len(set(models)) == 3
+    rows = {row.kind: row.model for row in Catalog(tmp_path / "runs/catalog.db").measurements("v")}
+    assert rows["pass_before"] == rows["rl_baseline_test"] != rows["export_test"] == rows["pass_after"]
     nothing_left(run)
 
 
