@@ -274,6 +274,8 @@ def _update(row: Row) -> Update:
         lost_prompts=_optional(int, row.get("lost_prompts")),
         tokens_per_second=_optional(float, row.get("tokens_per_second")),
         seconds=float(sum(seconds)) if seconds else None,
+        entropy=_optional(float, row.get("entropy")),
+        skipped=str(row.get("skipped") or ""),
     )
 
 

@@ -265,6 +265,10 @@ class Update:
     """Generation alone."""
     seconds: float | None
     """Generation, update and switching together."""
+    entropy: float | None = None
+    """Of the policy before the step, in nats a token."""
+    skipped: str = ""
+    """Why no step was taken: `no_contrast` or `not_finite`; empty for a step."""
 
 
 @dataclass(frozen=True, slots=True)

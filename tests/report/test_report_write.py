@@ -45,6 +45,8 @@ def test_a_recorded_run_reads_back_as_the_same_view(root: Path):
     assert [name for name, _ in view.models] == ["M0", "M1", "M2", "M3"]
     assert len(view.updates) == 15
     assert view.updates[0].grad_norm == 1.5
+    assert (view.updates[0].entropy, view.updates[0].skipped) == (2.25, "")
+    assert view.updates[-1].skipped == "no_contrast"
     winner = view.decisions[0].winner
     assert winner is not None
     assert winner.diff
