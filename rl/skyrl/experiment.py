@@ -25,7 +25,7 @@ from skyrl.train.utils.utils import initialize_ray
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from rl.skyrl.generator import BrokerGenerator
-from rl.skyrl.installed import require_gpus
+from rl.skyrl.installed import require_gpus, require_workers
 from rl.skyrl.prompts import PromptRows
 from rl.skyrl.settings import Option, SkyrlSettings
 from rl.skyrl.updates import UpdateLog
@@ -99,6 +99,7 @@ class Experiment(BasePPOExp):
     def open(cls, config: Any, parts: Parts) -> "Experiment":
         """Join the Ray of RAY_ADDRESS, or start one here. Raises `TrainingError` for too few GPUs."""
         started = time.perf_counter()
+        require_workers()
         # Each call says that a router without sessions has none to end.
         logging.getLogger(_CLIENT_LOGGER).setLevel(logging.ERROR)
         if not os.environ.get("RAY_ADDRESS") and not _LOCAL_CLUSTER.exists():

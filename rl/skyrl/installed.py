@@ -15,6 +15,7 @@ from rl.skyrl.settings import SkyrlSettings
 OLDEST: Final = (0, 3)
 TOO_NEW: Final = (0, 5)
 _NEEDED: Final = ("ray", "omegaconf", "tensordict", "torchdata", "loguru")
+_WORKERS: Final = ("vllm", "vllm_router", "flash_attn")
 _HOW: Final = "deploy/skyrl.md says how to install it"
 
 
@@ -36,6 +37,12 @@ def require_skyrl() -> str:
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise TrainingError(f"SkyRL {version} is installed without {', '.join(missing)}: {_HOW}")
     return version
+
+
+def require_workers() -> None:
+    """What engines and policy import. Raises `TrainingError` before Ray is started for nothing."""
+    if missing := [name for name in _WORKERS if importlib.util.find_spec(name) is None]:
+        raise TrainingError(f"SkyRL's engines and policy need {', '.join(missing)}, which is absent: {_HOW}")
 
 
 def require_gpus(settings: SkyrlSettings, available: float) -> None:

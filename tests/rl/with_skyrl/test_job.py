@@ -1,6 +1,7 @@
 """The whole job in a process of its own: SkyRL's trainer, our episodes, export, repair; and how it ends."""
 
 import asyncio
+import importlib.util
 import json
 import os
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from rl.panel import read_panel
 from rl.skyrl.settings import SkyrlSettings
 from tests.fixtures.sandboxes import real_sandboxes
 
+pytestmark = pytest.mark.slow
 HERE = "tests.rl.with_skyrl.in_process"
 SMALL = RlContract(updates=2, prompts_per_batch=2, attempts=4, learning_rate=1e-3)
 
@@ -34,7 +36,6 @@ def events(folder: Path, name: str) -> list[dict[str, Any]]:
     return [event for line in lines if (event := json.loads(line))["event"] == name]
 
 
-@pytest.mark.slow
 @pytest.mark.spec("RL-10", "RL-12", "EXP-01", "EXP-02", "EXP-03")
 async def test_a_job_trains_with_skyrl_and_its_repaired_export_is_accepted(tmp_path: Path) -> None:
     seen: list[Mapping[str, Any]] = []
@@ -100,6 +101,14 @@ async def test_a_setting_that_skyrl_refuses_is_told_in_one_line(tmp_path: Path) 
         await run_job(skyrl_job(tmp_path / "train", skyrl=settings))
 
 
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="this machine can train")
+async def test_an_installation_without_its_gpu_side_is_told_before_ray_starts(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError) as caught:
+        await run_job(skyrl_job(tmp_path / "train", skyrl=SkyrlSettings()))
+    first = str(caught.value).splitlines()[0]
+    assert "need vllm, vllm_router, flash_attn, which is absent: deploy/skyrl.md" in first
+
+
 def family(pid: int) -> set[int]:
     """A process and everything below it."""
     parents: dict[int, int] = {}
@@ -163,7 +172,7 @@ async def cancelled(job: Job, moment: str) -> set[int]:
     [
         ("InProcessExperiment", "episode"),
         ("StuckExperiment", "stuck"),
-        pytest.param("OnRay", "stuck", marks=pytest.mark.slow),
+        ("OnRay", "stuck"),
     ],
 )
 async def test_cancelling_ends_everything_that_the_job_started_whatever_skyrl_waits_for(
