@@ -86,13 +86,15 @@ class InferenceService:
             if self._spec.kind == "vllm" and isinstance(self._client, CompletionsClient):
                 # Its health says nothing of the engine behind it.
                 await self._client.complete((0,), _ONE_TOKEN)
-            await self._tell("started", seconds=time.monotonic() - started)
+            await self._tell_started(time.monotonic() - started)
         except BaseException as error:
             # A server that dies of the first request has said more in its log than on the wire.
             died = self._process.death() if self._process and isinstance(error, ModelUnavailable) else None
-            await self.stop()
-            if died is not None:
-                raise died from error
+            try:
+                await self.stop()
+            finally:
+                if died is not None:
+                    raise died from error
             raise
         return self._client
 
@@ -138,31 +140,31 @@ class InferenceService:
     async def _end(self, process: ServerProcess) -> None:
         began = time.monotonic()
         await asyncio.to_thread(process.stop)
-        memory, self._memory = self._memory, None
-        if memory is None:
-            return
         gone = time.monotonic()
-        free = await asyncio.to_thread(memory.prove_free, process.what, FREE_SECONDS)
+        memory, self._memory = self._memory, None
+        free = await asyncio.to_thread(memory.prove_free, process.what, FREE_SECONDS) if memory else ()
         if self._told is not None:
             self._told.write(
                 "released",
+                kind=self._spec.kind,
                 seconds_stop=round(gone - began, 3),
                 seconds_memory=round(time.monotonic() - gone, 3),
-                before=plain(memory.before),
+                before=plain(memory.before if memory else ()),
                 after=plain(free),
             )
 
-    async def _tell(self, event: str, *, seconds: float) -> None:
-        if self._told is None or self._process is None or self._memory is None:
+    async def _tell_started(self, seconds: float) -> None:
+        if self._told is None or self._process is None:
             return
-        now = await asyncio.to_thread(self._memory.now)
+        memory = self._memory
+        now = await asyncio.to_thread(memory.now) if memory else ()
         self._told.write(
-            event,
+            "started",
             kind=self._spec.kind,
             model=self._model_dir.name,
             pid=self._process.pid,
             seconds=round(seconds, 3),
-            before=plain(self._memory.before),
+            before=plain(memory.before if memory else ()),
             now=plain(now),
         )
 

@@ -56,7 +56,7 @@ class VllmSettings(BaseModel):
     environment: dict[str, str] = Field(default_factory=dict[str, str])
     """Further variables."""
     start_seconds: float = Field(default=600.0, gt=0)
-    """From the start of the process until its first token."""
+    """From the start of the process until it says that it is well."""
 
     @model_validator(mode="after")
     def _leaves_ours_alone(self) -> Self:
