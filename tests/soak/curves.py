@@ -5,6 +5,7 @@ The criteria were written down before any run:
 learned   in every seed, Test under the true references is higher after than before with an exact two-sided
           McNemar p below 0.05; and the training reward rises over the updates, one-sided permutation p below
           0.05 over all seeds together.
+either    no Test episode ran out of time: a machine that is busy enough makes every model worse.
 control   trained on permuted references, no seed has a higher Test under the true references with p below
           0.05; and the training reward under the permuted ones does not rise (p of at least 0.05).
 
@@ -42,6 +43,8 @@ class PhaseResult(BaseModel):
     valid_before: int
     """Test tasks with an answer in valid format."""
     valid_after: int
+    timed_out: int
+    """Test episodes of both sides that ended by the clock: what they say, the machine's load said."""
     identities: dict[str, str]
     """Digests of harness, base, export, contract, and of the releases trained and measured on."""
     device: str
@@ -111,6 +114,7 @@ class Verdict(BaseModel):
     changes: dict[int, Change]
     slopes: dict[int, float]
     rising_p: float
+    timed_out: int
 
     def lines(self) -> list[str]:
         said = [
@@ -121,6 +125,7 @@ class Verdict(BaseModel):
         ]
         return [
             *said,
+            *([f"{self.timed_out} Test episodes ran out of time"] if self.timed_out else []),
             f"rising reward over all seeds: p = {self.rising_p:.2g}",
             f"{self.criterion}: {'met' if self.met else 'NOT met'}",
         ]
@@ -138,10 +143,12 @@ def judge(results: Sequence[PhaseResult]) -> Verdict:
         met = not any(change.higher for change in changes.values()) and trend >= ALPHA
     else:
         met = all(change.higher for change in changes.values()) and trend < ALPHA
+    timed_out = sum(result.timed_out for result in results)
     return Verdict(
         criterion="permuted references teach nothing" if shuffled else "the RL phase learns",
-        met=met,
+        met=met and not timed_out,
         changes=changes,
         slopes={result.seed: slope(result.rewards) for result in results},
         rising_p=trend,
+        timed_out=timed_out,
     )

@@ -21,6 +21,7 @@ from broker.evaluation import Evaluation, evaluate
 from broker.guidance import host_guidance
 from broker.harness import Harness
 from broker.outside import runtime_for
+from broker.record import StopReason
 from catalog.digest import digest_bytes
 from harness_lab.improver.assemble import Trait, assemble
 from rl.contract import RlContract
@@ -139,6 +140,7 @@ async def run_phase(phase: Phase) -> PhaseResult:
         after={outcome.task_id: outcome.correct for outcome in after.outcomes},
         valid_before=before.valid,
         valid_after=after.valid,
+        timed_out=_timed_out(before) + _timed_out(after),
         identities={
             "harness": digest_bytes(phase.harness_code.encode()),
             "base": trained.base,
@@ -151,6 +153,11 @@ async def run_phase(phase: Phase) -> PhaseResult:
         seconds=time.monotonic() - started,
         load=load,
     )
+
+
+def _timed_out(evaluation: Evaluation) -> int:
+    by_clock = (StopReason.TIME_BUDGET, StopReason.TOOL_TIMEOUT)
+    return sum(outcome.stop_reason in by_clock for outcome in evaluation.outcomes)
 
 
 def _report(phase: Phase, event: Mapping[str, Any]) -> None:

@@ -37,6 +37,7 @@ def result(
         after={f"t{number}": number < after for number in range(60)},
         valid_before=60,
         valid_after=60,
+        timed_out=0,
         identities={},
         device="cpu",
         seconds=1.0,
@@ -86,6 +87,13 @@ def test_a_control_fails_by_a_better_test_or_by_a_rising_reward() -> None:
     assert not judge([result(seed, RISING, 28, 28, shuffled=True) for seed in (1, 2, 3)]).met
     with pytest.raises(ValueError, match="one kind"):
         judge([flat[0], result(4, FLAT, 28, 28)])
+
+
+def test_a_test_that_ran_out_of_time_shows_nothing() -> None:
+    good = [result(seed, RISING, 28, 40) for seed in (1, 2, 3)]
+    late = judge([*good[:2], good[2].model_copy(update={"timed_out": 2})])
+    assert not late.met
+    assert "2 Test episodes ran out of time" in late.lines()
 
 
 @settings(max_examples=20, deadline=None)
