@@ -2,7 +2,7 @@
 
     python -m tests.gpu.skyrl_phase OUT [NAME=VALUE ...]
 
-The run measures its baseline, publishes a handoff request and releases its engine (HAND-04); `rinr worker
+The run measures its baseline, releases its engine (HAND-04) and publishes a handoff request; `rinr worker
 --once`, in a process of its own as a user would start it, claims the request, trains with SkyRL, repairs
 and validates the export and publishes the result; the run consumes it. OUT gets summary.json and every log.
 Needs a GPU, SkyRL (deploy/skyrl.md), the project's own packages, and bubblewrap or Docker. NAME=VALUE are
@@ -115,9 +115,10 @@ async def phase(root: Path, overrides: list[str], clock: Clock) -> dict[str, Any
             baseline = await measure(session, "rl_baseline_test", 1, 0, model, harness, -1, "test")
             before = load_evaluation(session.store, baseline)
             clock.lap("baseline Test")
-            request = await publish.fn(1, model, harness)
+            # In this order: a worker may train on the same GPU in the next moment.
             await session.release_services()
-            clock.lap("publish and release")
+            request = await publish.fn(1, model, harness)
+            clock.lap("release and publish")
             await serve(root, config.storage.cache)
             clock.lap("worker: claim to result")
             result = session.catalog.result(request)
