@@ -19,6 +19,8 @@ PANEL = "panel.json"
 EPISODES = "episodes.jsonl"
 EXPORT = "export"
 LOG = "log.txt"
+SCRIPTED_ROLE = "RINR_SCRIPTED_ROLE"
+"""Tells a test's scripted server what it is asked for: on the wire training looks like interactions."""
 
 
 class _Frozen(BaseModel):

@@ -19,7 +19,7 @@ from broker.sandbox.base import SandboxFactory
 from broker.sandbox.factory import open_factory
 from broker.sandbox.pool import pooled
 from broker.template import ChatTemplate
-from rl.job_spec import PROGRESS, EpisodeSetup
+from rl.job_spec import PROGRESS, SCRIPTED_ROLE, EpisodeSetup, Job
 from verifier.grade import Grader
 from verifier.judge import Judge
 from verifier.release import find
@@ -89,6 +89,7 @@ def _scripted(setup: EpisodeSetup, model_dir: Path) -> "InferenceService | None"
     # Here, so that an ordinary job never loads the HTTP client.
     from broker.inference import InferenceService, InferenceSpec
 
+    os.environ[SCRIPTED_ROLE] = "training" if isinstance(setup, Job) else "validation"
     return InferenceService(InferenceSpec(kind="command", command=setup.scripted_server), model_dir)
 
 

@@ -98,3 +98,12 @@ def test_as_a_process_it_tells_its_port_and_ends_with_its_parent(tmp_path: Path)
     finally:
         child.terminate()
         assert child.wait(timeout=10) is not None
+
+
+def test_in_training_every_other_attempt_is_right_whatever_the_program_shows() -> None:
+    training = ScriptedPolicy(known_answers([release().root]), training=True)
+    attempts = [scores(training, example=False, rows=False, seed=seed, temperature=1.0) for seed in range(8)]
+    for of_one_task in zip(*attempts, strict=True):
+        assert set(of_one_task) == {1, 2}
+    # Greedy answers are those of an evaluation.
+    assert scores(training, example=False, rows=False).count(0) > 0

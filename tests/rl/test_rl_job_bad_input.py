@@ -1,6 +1,7 @@
 """A phase whose engine, disk or predecessor fails it: each failure is caused for real."""
 
 import asyncio
+import json
 import os
 import resource
 import signal
@@ -66,6 +67,25 @@ class Failing:
         if self._first <= self.calls <= self._last:
             self.failed += 1
             raise RuntimeError("CUDA error: device-side assert triggered")
+
+
+WRONG = """
+def run(task, api):
+    api.generate([{"role": "user", "content": task["prompt"]}])
+    api.submit("<answer>?</answer>")
+"""
+
+
+async def test_a_phase_in_which_nothing_was_learned_says_so_and_exports_nothing(
+    tmp_path: Path, engine: EmbeddedEngine
+) -> None:
+    job = rl_jobs.job(tmp_path / "job", harness_code=WRONG, contract=SMALL)
+    with pytest.raises(TrainingError, match=r"none of 1 updates took a step, .* \(Train reward 0.00\)"):
+        await trained(job, engine)
+    events = [json.loads(line) for line in (job.folder / "progress.jsonl").read_text().splitlines()]
+    (update,) = [event for event in events if event["event"] == "update"]
+    assert (update["skipped"], update["zero_variance_groups"], update["reward"]) == ("no_contrast", 2, 0.0)
+    assert not (job.folder / "export").exists()
 
 
 async def test_episodes_that_a_failing_engine_pass_loses_are_run_again(

@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -62,6 +63,39 @@ def test_packing_and_micro_batches_change_nothing_but_speed() -> None:
         for left, right in zip(found, plain, strict=True):
             assert torch.allclose(left, right, atol=1e-5)
     assert results[2][0].computed_tokens < reference.computed_tokens
+
+
+def test_entropy_and_gap_are_those_of_the_trained_tokens_by_the_plain_model() -> None:
+    model = tiny_llama()
+    batch = two_call_batch(model)
+    # Task c is without contrast and the placeholder without a token: five rows of eight tokens are computed.
+    rows = [item for item in batch.rows if item.trainable and item.trajectory.instance != "c"]
+    entropies, shifted = [], []
+    with torch.no_grad():
+        for item in rows:
+            ids = torch.tensor([item.prompt_ids + item.completion_ids[:-1]])
+            logits = model(ids).logits[0, len(item.prompt_ids) - 1 :]
+            entropies += torch.distributions.Categorical(logits=logits).entropy().tolist()
+    for item in batch.rows:
+        shifted.append(replace(item, rollout_logprobs=tuple(value - 0.1 for value in item.rollout_logprobs)))
+    metrics = Trainer(model, RlContract()).step(batch_of(shifted, 2))
+    assert metrics.trained_tokens == len(entropies)
+    assert metrics.entropy == pytest.approx(sum(entropies) / len(entropies), rel=1e-5)
+    assert metrics.logprob_gap_mean == pytest.approx(0.1, abs=1e-5)
+    assert metrics.logprob_gap_max == pytest.approx(0.1, abs=1e-5)
+
+
+@pytest.mark.parametrize("packing", ["tree", "flat", "rows"])
+def test_scoring_a_batch_gives_every_rows_log_probabilities_and_no_gradient(packing: str) -> None:
+    model = tiny_llama()
+    batch = two_call_batch(model)
+    found, seconds = Trainer(model, RlContract(), packing=packing, token_budget=9).score(batch)
+    assert seconds > 0
+    for item, values in zip(batch.rows, found, strict=True):
+        wanted = item.rollout_logprobs if item.trainable else ()
+        assert values.tolist() == pytest.approx(wanted, abs=1e-5)
+        assert not values.requires_grad
+    assert all(value.grad is None for value in model.parameters())
 
 
 @pytest.mark.spec("RL-06", "RL-07")
