@@ -43,8 +43,9 @@ class PhaseResult(BaseModel):
     valid_before: int
     """Test tasks with an answer in valid format."""
     valid_after: int
-    timed_out: int
-    """Test episodes of both sides that ended by the clock: what they say, the machine's load said."""
+    timed_out: int | None = None
+    """Test episodes of both sides that ended by the clock: what they say, the machine's load said. None in
+    results from before this was counted."""
     identities: dict[str, str]
     """Digests of harness, base, export, contract, and of the releases trained and measured on."""
     device: str
@@ -143,7 +144,7 @@ def judge(results: Sequence[PhaseResult]) -> Verdict:
         met = not any(change.higher for change in changes.values()) and trend >= ALPHA
     else:
         met = all(change.higher for change in changes.values()) and trend < ALPHA
-    timed_out = sum(result.timed_out for result in results)
+    timed_out = sum(result.timed_out or 0 for result in results)
     return Verdict(
         criterion="permuted references teach nothing" if shuffled else "the RL phase learns",
         met=met and not timed_out,
