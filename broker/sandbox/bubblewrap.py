@@ -227,8 +227,7 @@ class BubblewrapFactory:
 
 def _ask(zygote: Zygote, parts: _Parts) -> None:
     """For a child that gets the inner end of the channel and joins the groups."""
-    groups = parts.group.members if parts.group else []
-    members = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in groups]
+    members = parts.group.open_members() if parts.group else []
     try:
         zygote.ask((parts.inner_end.fileno(), parts.complaints, *members))
     finally:

@@ -35,7 +35,12 @@ def _start_time(pid: int) -> str | None:
 
 def host_label() -> str:
     """This process, as `pid-start`."""
-    return f"{os.getpid()}-{_start_time(os.getpid())}"
+    return _label(os.getpid())
+
+
+@cache
+def _label(pid: int) -> str:
+    return f"{pid}-{_start_time(pid)}"
 
 
 def lives(label: str) -> bool:
