@@ -5,8 +5,9 @@
 First with a model that answers at once: what is left is ours, from the queue to the stored episodes and the
 decision. Then with an engine of so many sequences at a time that takes 50 ms a call: the share of its
 sequence time that was used, while episodes were queued and to the last call. `pool`: real sandboxes, as a
-run has them; `stock`: real ones that were started before and end after; `fake`: threads of this process,
-which isolate nothing, so that the limiter is measured and no sandbox. The limits stand beside: 5 s, and 95 %.
+run has them, each start and end counted (`sandbox_starts` takes these apart); `stock`: real ones that were
+started before and end after; `fake`: threads of this process, which isolate nothing, so that the limiter is
+measured and no sandbox. The limits stand beside: 5 s, and 95 %.
 """
 
 import argparse
