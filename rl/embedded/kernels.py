@@ -26,6 +26,8 @@ from rl.embedded.patches import Forward, Patch
 
 BUCKET_SHARE: Final = 8
 """Packs are padded to an eighth of the token budget: some kernels are compiled anew for each size."""
+_SHORT: Final = 512
+"""Up to this width a row is a head's."""
 _DELTA_NET: Final = frozenset(
     {"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "conv1d", "A_log", "dt_bias", "norm", "out_proj"}
 )
@@ -38,7 +40,9 @@ class Kernels:
     delta_rule: Any
     convolution: Any
     norm: Any
-    gated_norm: Any
+    group_norm: Any
+    """Of heads, with or without a gate. The package's other norms of short rows are compiled and tuned anew
+    for every number of rows, which takes most of a minute each time."""
     gated_projection: Any
 
 
@@ -48,13 +52,11 @@ def find_kernels() -> Kernels | None:
     if importlib.util.find_spec("fla") is None:
         return None
     try:
-        norms = importlib.import_module("fla.modules.layernorm")
-        gated = importlib.import_module("fla.modules.fused_norm_gate")
         return Kernels(
             delta_rule=importlib.import_module("fla.ops.gated_delta_rule").chunk_gated_delta_rule,
             convolution=importlib.import_module("fla.modules.convolution").causal_conv1d,
-            norm=norms.rms_norm,
-            gated_norm=gated.rms_norm_gated,
+            norm=importlib.import_module("fla.modules.layernorm").rms_norm,
+            group_norm=importlib.import_module("fla.modules.layernorm_gated").rmsnorm_fn,
             gated_projection=importlib.import_module("fla.modules.activations").swiglu_linear,
         )
     except (ImportError, AttributeError, RuntimeError) as error:
@@ -111,9 +113,29 @@ def _fused_norm(module: nn.Module, kernels: Kernels) -> Patch:
 
     def forward(hidden: Tensor) -> Tensor:
         # The weight is centred at 0. In float32, for 1 + w in bfloat16 drops most of w.
-        return kernels.norm(hidden, 1.0 + norm.weight.float(), None, eps=norm.eps)
+        weight = 1.0 + norm.weight.float()
+        if len(weight) > _SHORT:
+            return kernels.norm(hidden, weight, None, eps=norm.eps)
+        return _by_heads(kernels, hidden, weight, eps=norm.eps)
 
     return module, forward
+
+
+def _by_heads(
+    kernels: Kernels, hidden: Tensor, weight: Tensor, *, eps: float, gate: Tensor | None = None
+) -> Tensor:
+    """RMS norm over the last dimension of [..., heads, width], times silu(gate); `weight` [width]."""
+    heads = hidden.shape[-2]
+    normed = kernels.group_norm(
+        hidden.flatten(-2),
+        weight.repeat(heads),
+        None,
+        z=None if gate is None else gate.flatten(-2),
+        eps=eps,
+        group_size=len(weight),
+        norm_before_gate=True,
+    )
+    return normed.unflatten(-1, (heads, len(weight)))
 
 
 def _fused_mlp(module: nn.Module, kernels: Kernels) -> Patch:
@@ -136,24 +158,33 @@ def _fused_delta_net(module: nn.Module, kernels: Kernels) -> Patch:
             return plain(hidden_states, *args, **options)
         edges = {"cu_seqlens": flat.boundaries, "cu_seqlens_cpu": flat.boundaries_cpu}
         query, key, value = _convolved(net, kernels, net.in_proj_qkv(hidden_states), edges)
+        query, key = (
+            _unit(kernels, part.unflatten(-1, (-1, net.head_k_dim)), eps=1e-6) for part in (query, key)
+        )
         # Per head and token, hence small: fusing these would save nothing.
         decay = -net.A_log.float().exp() * functional.softplus(
             net.in_proj_a(hidden_states).float() + net.dt_bias.float()
         )
         output, _ = kernels.delta_rule(
-            query.unflatten(-1, (-1, net.head_k_dim)),
-            key.unflatten(-1, (-1, net.head_k_dim)),
+            query,
+            key,
             value.unflatten(-1, (-1, net.head_v_dim)),
             g=decay,
             beta=net.in_proj_b(hidden_states).sigmoid(),
-            use_qk_l2norm_in_kernel=True,
             **edges,
         )
         gate = net.in_proj_z(hidden_states).unflatten(-1, (-1, net.head_v_dim))
-        normed = kernels.gated_norm(output, gate, net.norm.weight, None, eps=net.norm.variance_epsilon)
+        normed = _by_heads(kernels, output, net.norm.weight, eps=net.norm.variance_epsilon, gate=gate)
         return net.out_proj(normed.flatten(-2))
 
     return module, forward
+
+
+def _unit(kernels: Kernels, heads: Tensor, *, eps: float) -> Tensor:
+    """x / sqrt(sum(x^2) + eps) over the last dimension: an RMS norm whose weight is 1 / sqrt(width)."""
+    width = heads.shape[-1]
+    weight = torch.full((width,), width**-0.5, device=heads.device)
+    return _by_heads(kernels, heads, weight, eps=eps / width)
 
 
 def _convolved(
