@@ -1,6 +1,7 @@
 """One episode's death never touches its siblings: real crashes of real sandboxes in the middle of a batch."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -76,7 +77,8 @@ class Shooting(ScriptedModel):
             self.siblings_run.set()
             await asyncio.sleep(0.3)  # the siblings are under way by now
             for pid in self.victims:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it died with the one before it
+                    os.kill(pid, signal.SIGKILL)
             await asyncio.sleep(0.3)  # what is inside dies a moment later
         else:
             await asyncio.sleep(0.2)
