@@ -167,7 +167,8 @@ def test_each_harness_phase_published_an_immutable_request(finished: Finished) -
         assert result is not None
         assert result["validated"] is True
         # How far trainer, rollout engine and loaded export were apart, and what was loaded.
-        assert all(gap <= 1e-3 for gap in result["proof"]["gaps"].values())
+        # `engine_mean` is None where the engine computes in float32.
+        assert all(gap <= 1e-3 for gap in result["proof"]["gaps"].values() if gap is not None)
         assert result["proof"]["tokenizer"].startswith("sha256:")
 
 
