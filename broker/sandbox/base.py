@@ -73,19 +73,20 @@ def identity_of(kind: str, runtime: str, system_calls: bytes, limits: Mapping[Ro
 
 
 class StartLimiter:
-    """About one start a core at a time, in each event loop that uses the factory.
+    """So many starts a core at a time, in each event loop that uses the factory; two at least.
 
-    A start is nearly all processor time, so more at once would only make each slower.
+    One where a start is nearly all processor time, so that more at once would only make each slower.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, per_core: int = 1) -> None:
+        self._per_core = per_core
         self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     def slot(self) -> asyncio.Semaphore:
         """To be entered around one start."""
         loop = asyncio.get_running_loop()
         if loop not in self._slots:
-            self._slots[loop] = asyncio.Semaphore(max(2, os.cpu_count() or 2))
+            self._slots[loop] = asyncio.Semaphore(max(2, self._per_core * (os.cpu_count() or 2)))
         return self._slots[loop]
 
 

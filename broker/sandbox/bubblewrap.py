@@ -104,7 +104,7 @@ class BubblewrapFactory:
         self._limits = dict(limits)
         self._filter = bpf_filter()
         self._space = MountSpace() if os.geteuid() == 0 else None
-        self._starts = StartLimiter()
+        self._starts = StartLimiter(per_core=2)  # half of a fork's time is waiting for the kernel
         self._readable: dict[Path, Path] = {}
         self._environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
         self.nursery = Nursery(
