@@ -190,8 +190,8 @@ class PanelGaps(_Frozen):
     """Between rollout engine and loaded export, on what the engine said itself."""
     trainer_engine: float
     engine_mean: float | None = None
-    """Mean between rollout engine and loaded export; judged where the engine computes in a narrower type than
-    float32, and None where it does not."""
+    """Mean between rollout engine and the trainer's weights rounded to its type; judged where that type is
+    narrower than float32, and None where it is not."""
 
 
 class VllmCheck(_Frozen):

@@ -17,7 +17,7 @@ from rl.embedded.memory import return_memory
 from rl.export import write_export
 from rl.job_spec import EXPORT, Job
 from rl.manifest import Manifest
-from rl.panel import Panel, add_spoken, ask_engine, hear_engine, make_panel
+from rl.panel import Panel, add_spoken, ask_engine, hear_engine, make_panel, score_narrow
 
 
 def publish(
@@ -49,10 +49,11 @@ def _publish_masters(
     heard, said = ask_engine(engine, prompts, longest=engine.max_length)
     engine.pause()
     return_memory()
+    narrow = score_narrow(engine.model, heard, said, spoken)
     widen(engine.model, masters)
     manifest = write_export(engine.model, job.base_model, job.folder / EXPORT, dtype=job.export_dtype)
     panel = add_spoken(make_panel(engine.model, prompts, manifest.dtype), heard, said, engine.model)
-    return manifest, panel.model_copy(update={"engine_dtype": spoken})
+    return manifest, panel.model_copy(update={"narrow": narrow})
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 The trainer's weights live in Ray workers and compute in bfloat16, so the float32 scores are of the folder
 that the trainer wrote, before it was repaired: the repaired export must reproduce them exactly. What ties
 that folder to the trainer's live weights is the engine, which got those by weight sync and says something of
-its own; in its narrower type that comparison is a mean (`rl.panel`). Must not know Ray.
+its own, which is compared with the weights rounded to its type (`rl.panel`). Must not know Ray.
 """
 
 # transformers annotates these only in part:
@@ -21,7 +21,7 @@ from torch import nn
 from broker.broker import Broker
 from broker.engine.loading import choose_device
 from broker.model import Completion, Sampling
-from rl.panel import PANEL_TOKENS, SPOKEN_TOKENS, Panel, add_spoken, make_panel
+from rl.panel import PANEL_TOKENS, SPOKEN_TOKENS, Panel, add_spoken, make_panel, score_narrow
 from rl.skyrl.model import SkyrlModel
 
 Ids = tuple[int, ...]
@@ -59,8 +59,11 @@ def score_export(
     torch.set_float32_matmul_precision("highest")
     model = _load(policy, device)
     panel = make_panel(model, prompts, dtype)
-    named = panel.model_copy(update={"engine_dtype": _DTYPES.get(engine_dtype, engine_dtype)})
-    return add_spoken(named, prompts, said, model)
+    heard = add_spoken(panel, prompts, said, model)
+    spoken_in = _DTYPES.get(engine_dtype, engine_dtype)
+    if spoken_in == "float32":
+        return heard
+    return heard.model_copy(update={"narrow": score_narrow(model, prompts, said, spoken_in)})
 
 
 def _load(policy: Path, device: Literal["auto", "cpu", "cuda"]) -> nn.Module:

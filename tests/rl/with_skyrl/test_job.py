@@ -67,7 +67,8 @@ async def test_a_job_trains_with_skyrl_and_its_repaired_export_is_accepted(tmp_p
     assert result.cursor == 4
 
     panel = read_panel(result.panel)
-    assert panel.engine_dtype == "bfloat16"
+    assert panel.narrow is not None
+    assert panel.narrow.dtype == "bfloat16"
     assert len(panel.spoken) == len(panel.sequences) > 0
     check = rl_jobs.validation(tmp_path / "check", result.export, result.panel)
     accepted = await validate_export(check)
@@ -75,7 +76,8 @@ async def test_a_job_trains_with_skyrl_and_its_repaired_export_is_accepted(tmp_p
     assert accepted.loaded is not None
     assert accepted.loaded.gaps.trainer_export == 0.0
     assert accepted.loaded.gaps.engine_mean is not None
-    assert accepted.loaded.gaps.engine_mean < 1e-4
+    # The engine of this test computes in float32: it is off by what rounding and the type make.
+    assert accepted.loaded.gaps.engine_mean <= 2.5 * panel.narrow.noise + 0.01
 
 
 @pytest.mark.spec("RL-10")
