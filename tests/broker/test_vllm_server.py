@@ -87,7 +87,7 @@ def test_the_command_line_holds_the_run_s_settings_and_no_default_of_the_folder(
     assert pairs["--max-model-len"] == "1024"
     assert pairs["--max-num-seqs"] == "64"
     assert pairs["--tensor-parallel-size"] == "2"
-    assert pairs["--dtype"] == "bfloat16"
+    assert pairs["--dtype"] == "float32"
     assert pairs["--host"] == "127.0.0.1"
     assert pairs["--generation-config"] == "vllm"
     assert words[-2:] == ["--max-num-batched-tokens", "8192"]
