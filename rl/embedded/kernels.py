@@ -201,11 +201,3 @@ def _convolved(
         for part, weight, bias in zip(mixed.split(sizes, dim=-1), weights, biases, strict=True)
     ]
     return parts[0], parts[1], parts[2]
-
-
-def kernel_versions() -> dict[str, str]:
-    """Name and version of what is in use, for a report; empty without the kernels."""
-    if find_kernels() is None:
-        return {}
-    module = cast("Any", importlib.import_module("fla"))
-    return {"flash-linear-attention": str(module.__version__), "torch": torch.__version__}

@@ -15,7 +15,8 @@ import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,7 @@ class Ours:
         return {
             "parameters": self.count,
             **self.way,
-            **kernels.kernel_versions(),
+            "kernels": _kernel_versions(),
             "transformers": transformers.__version__,
             "rows": len(self.bench.rows),
             "tokens": sum(map(input_length, self.bench.rows)),
@@ -302,6 +303,14 @@ class Ours:
         total = sum(getattr(event, key) for event in events)
         top = {event.key[:60]: round(getattr(event, key) / total, 3) for event in events[:14]}
         return {"device_ms": round(total / 1e3, 1), "top": top}
+
+
+def _kernel_versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in ("flash-linear-attention", "fla-core", "tilelang", "triton"):
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def check(bench: Bench) -> dict[str, Any]:
