@@ -15,9 +15,7 @@ def test_the_second_loss_under_one_stage_is_a_clear_failure() -> None:
     losses.serves("a")
     assert losses.of("a") == 1
     losses.lost()
-    with pytest.raises(
-        ServiceRefused, match=r"inference=vllm: the server was lost 2 times in one stage"
-    ):
+    with pytest.raises(ServiceRefused, match=r"inference=vllm: the server was lost 2 times in one stage"):
         losses.refuse_third("a", "vllm")
 
 
