@@ -24,13 +24,13 @@ from rl.embedded.memory import return_memory
 from rl.embedded.metrics import UpdateMetrics
 from rl.embedded.periodic import Periodic
 from rl.embedded.publish import publish
-from rl.embedded.rollout import Rollout, collect, plan_attempts
 from rl.embedded.trainer import Trainer
 from rl.errors import TrainingError
 from rl.job_spec import EXPORT, PANEL, RESULT, Job, JobResult, UpdateReport
 from rl.lock import held
 from rl.order import draw_batch, training_order, training_tasks
 from rl.process import run_main
+from rl.rollout import Rollout, collect, plan_attempts
 from rl.rows import reward_of
 from rl.services import Progress, open_broker, open_engine, open_sandboxes, write_atomically
 

@@ -13,9 +13,9 @@ from typing import Any
 from broker.attempt import Attempt
 from broker.broker import Broker
 from broker.harness import Harness
-from rl.embedded.rollout import Rollout, plan_attempts
 from rl.errors import TrainingError
 from rl.job_spec import Job
+from rl.rollout import Rollout, plan_attempts
 from rl.rows import RowBatch
 from rl.skyrl.model import InferenceClient, SkyrlModel
 from rl.skyrl.prompts import TASK, UPDATE

@@ -24,13 +24,13 @@ from broker.model import Completion
 from broker.record import GradedEpisode
 from broker.template import ChatTemplate
 from rl.embedded.memory import ALLOCATOR
-from rl.embedded.rollout import Rollout
 from rl.errors import TrainingError
 from rl.export import target_dtype
 from rl.job_spec import EXPORT, PANEL, RESULT, Job, JobResult, UpdateReport
 from rl.lock import held
 from rl.process import end_group, run_main
 from rl.repair import repair_export
+from rl.rollout import Rollout
 from rl.services import Progress, open_broker, open_sandboxes, write_atomically
 from rl.skyrl.found import find_export
 from rl.skyrl.generator import BrokerGenerator

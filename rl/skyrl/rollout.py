@@ -15,9 +15,7 @@ from broker.broker import Broker
 from broker.errors import OURS
 from broker.record import GradedEpisode
 from rl.contract import RlContract
-from rl.embedded.rollout import Rollout
-from rl.errors import TrainingError
-from rl.rows import build_rows
+from rl.rollout import Rollout, check_trained_on, make_rollout
 from rl.skyrl.model import SkyrlModel, session
 
 Result = GradedEpisode | Lost
@@ -44,9 +42,7 @@ async def collect(
 
     Raises `TrainingError` for a task outside Train (RL-03) or an empty batch (RL-07), and nothing else.
     """
-    strangers = sorted({attempt.task.id for attempt in attempts if attempt.task.split != "train"})
-    if strangers:
-        raise TrainingError(f"RL-03: {', '.join(strangers[:5])} must not be trained on: not in Train")
+    check_trained_on(attempts)
     started = time.perf_counter()
     works = [
         asyncio.ensure_future(_one(broker, model, attempt, name, watch))
@@ -59,14 +55,7 @@ async def collect(
             work.cancel()
         await asyncio.gather(*works, return_exceptions=True)
     seconds = time.perf_counter() - started
-    graded = [None if isinstance(result, Lost) else result for result in results]
-    instances = list(dict.fromkeys(attempt.task.id for attempt in attempts))
-    try:
-        batch = build_rows(graded, instances, contract.attempts, contract.reward, broker.budgets)
-    except TrainingError as error:
-        losses = [result.error for result in results if isinstance(result, Lost)]
-        raise TrainingError(f"{error}; first loss: {losses[0]}" if losses else str(error)) from error
-    return Rollout(batch=batch, episodes=tuple(item for item in graded if item), seconds=seconds)
+    return make_rollout(results, attempts, contract, broker.budgets, seconds)
 
 
 async def _one(broker: Broker, model: SkyrlModel, attempt: Attempt, name: str, watch: Watch) -> Result:

@@ -10,10 +10,10 @@ from typing import Any
 
 from broker.record import GradedEpisode
 from rl.contract import RlContract
-from rl.embedded.rollout import Rollout
 from rl.errors import TrainingError
 from rl.grpo import row_advantages, zero_variance_groups
 from rl.job_spec import UpdateReport
+from rl.rollout import Rollout
 from rl.rows import reward_of
 from rl.skyrl.settings import SkyrlSettings
 

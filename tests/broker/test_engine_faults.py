@@ -24,7 +24,7 @@ from broker.inference import InferenceService, InferenceSpec
 from broker.model import Completion, Sampling
 from broker.record import GradedEpisode
 from rl.contract import RlContract
-from rl.embedded.rollout import collect, plan_attempts
+from rl.rollout import collect, plan_attempts
 from tests.fixtures.episodes import ASK_AND_SUBMIT, TINY_MODEL, ScriptedModel, attempt, make_broker, release
 from tests.fixtures.fake_sandbox import FakeFactory
 from tests.fixtures.faulty_server import (

@@ -14,7 +14,7 @@ from broker.model import Completion, Sampling, TaskModel
 from broker.record import GradedEpisode
 from rl.contract import RlContract
 from rl.embedded.packing import plan_packs
-from rl.embedded.rollout import collect, plan_attempts
+from rl.rollout import collect, plan_attempts
 from rl.rows import Row, build_rows
 from rl.services import open_engine
 from tests.fixtures.episodes import make_broker, release, template

@@ -16,11 +16,11 @@ from broker.template import ChatTemplate
 from catalog.digest import digest_file
 from rl.contract import RlContract
 from rl.embedded.job import train
-from rl.embedded.rollout import collect, plan_attempts
 from rl.errors import ExportRefused, TrainingError
 from rl.job_spec import EPISODES, PROGRESS, Job, JobResult
 from rl.manifest import read_manifest
 from rl.panel import read_panel
+from rl.rollout import collect, plan_attempts
 from rl.services import Progress, open_broker, open_engine
 from rl.validate import check_generations, measure
 from rl.validate import validate as validate_all

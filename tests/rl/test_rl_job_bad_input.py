@@ -21,12 +21,12 @@ from broker.harness import Harness
 from broker.record import GradedEpisode
 from rl.contract import RlContract
 from rl.embedded.job import train
-from rl.embedded.rollout import collect, plan_attempts
 from rl.errors import TrainingError
 from rl.export import write_export
 from rl.job_spec import Job, JobResult
 from rl.launch import run_job
 from rl.lock import held
+from rl.rollout import collect, plan_attempts
 from rl.services import Progress, open_broker, open_engine
 from tests.fixtures.episodes import release
 from tests.fixtures.fake_sandbox import FakeFactory

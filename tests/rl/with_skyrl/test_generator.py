@@ -18,10 +18,10 @@ from broker.attempt import Lost
 from broker.broker import Broker
 from broker.record import GradedEpisode
 from rl.contract import RlContract
-from rl.embedded.rollout import Rollout
 from rl.errors import TrainingError
 from rl.grpo import row_advantages
 from rl.job_spec import Job
+from rl.rollout import Rollout
 from rl.skyrl.generator import BrokerGenerator
 from rl.skyrl.model import SkyrlModel
 from rl.skyrl.prompts import PromptRows

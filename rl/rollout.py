@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from broker.attempt import Attempt, Lost, task_seed
 from broker.broker import Broker
+from broker.budgets import Budgets
 from broker.harness import Harness
 from broker.record import GradedEpisode
 from rl.contract import RlContract
@@ -57,16 +58,32 @@ async def collect(
     on_episode: Callable[[GradedEpisode], None] | None = None,
 ) -> Rollout:
     """Run the attempts. Raises `TrainingError` for a task outside Train (RL-03) or an empty batch (RL-07)."""
-    strangers = sorted({attempt.task.id for attempt in attempts if attempt.task.split != "train"})
-    if strangers:
-        raise TrainingError(f"RL-03: {', '.join(strangers[:5])} must not be trained on: not in Train")
+    check_trained_on(attempts)
     started = time.perf_counter()
     results = await broker.run_all(attempts, progress=on_episode, masked_ok=True)
     seconds = time.perf_counter() - started
+    return make_rollout(results, attempts, contract, broker.budgets, seconds)
+
+
+def check_trained_on(attempts: Sequence[Attempt]) -> None:
+    """Raise `TrainingError` for a task outside Train (RL-03)."""
+    strangers = sorted({attempt.task.id for attempt in attempts if attempt.task.split != "train"})
+    if strangers:
+        raise TrainingError(f"RL-03: {', '.join(strangers[:5])} must not be trained on: not in Train")
+
+
+def make_rollout(
+    results: Sequence[GradedEpisode | Lost],
+    attempts: Sequence[Attempt],
+    contract: RlContract,
+    budgets: Budgets,
+    seconds: float,
+) -> Rollout:
+    """What came of the attempts, as rows. Raises `TrainingError` with the first loss for an empty batch."""
     graded = [None if isinstance(result, Lost) else result for result in results]
     instances = list(dict.fromkeys(attempt.task.id for attempt in attempts))
     try:
-        batch = build_rows(graded, instances, contract.attempts, contract.reward, broker.budgets)
+        batch = build_rows(graded, instances, contract.attempts, contract.reward, budgets)
     except TrainingError as error:
         losses = [result.error for result in results if isinstance(result, Lost)]
         raise TrainingError(f"{error}; first loss: {losses[0]}" if losses else str(error)) from error
