@@ -4,12 +4,15 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import rl_jobs
 import torch
 from rl_samples import call, episode
 
+from broker.attempt import Attempt
+from broker.broker import Broker
 from broker.engine.engine import EmbeddedEngine
 from broker.harness import Harness
 from broker.template import ChatTemplate
@@ -19,8 +22,9 @@ from rl.embedded.job import train
 from rl.errors import ExportRefused, TrainingError
 from rl.job_spec import EPISODES, PROGRESS, Job, JobResult
 from rl.manifest import read_manifest
+from rl.order import training_order, training_tasks
 from rl.panel import read_panel
-from rl.rollout import collect, plan_attempts
+from rl.rollout import Rollout, collect, plan_attempts
 from rl.services import Progress, open_broker, open_engine
 from rl.validate import check_generations, measure
 from rl.validate import validate as validate_all
@@ -97,6 +101,29 @@ def test_attempts_are_grouped_seeded_apart_and_sampled_at_temperature_1() -> Non
     ]
     assert len({item.seed for item in [*first, *again]}) == 12
     assert {(item.temperature, item.mode) for item in first} == {(1.0, "rl")}
+
+
+@pytest.mark.spec("RL-01", "SCHED-05")
+async def test_each_update_of_each_cycle_draws_the_next_tasks_with_seeds_of_their_own(
+    tmp_path: Path, engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[Attempt]] = []
+
+    async def watched(broker: Broker, attempts: list[Attempt], *rest: Any) -> Rollout:
+        asked.append(list(attempts))
+        return await collect(broker, attempts, *rest)
+
+    monkeypatch.setattr("rl.embedded.job.collect", watched)
+    contract = RlContract(updates=2, prompts_per_batch=2, attempts=3)
+    for cycle in (1, 2):
+        # The second cycle here begins at the first one's tasks: only its seeds tell it apart.
+        job = rl_jobs.job(tmp_path / str(cycle), contract=contract, cycle=cycle, cursor=1)
+        engine.resume()
+        await trained(job, engine)
+    order = [task.id for task in training_order(1, training_tasks(release()))]
+    drawn = [list(dict.fromkeys(attempt.task.id for attempt in attempts)) for attempts in asked]
+    assert drawn == [order[1:3], order[3:5]] * 2
+    assert len({attempt.seed for attempts in asked for attempt in attempts}) == 4 * 6
 
 
 @pytest.mark.spec("RL-03")
