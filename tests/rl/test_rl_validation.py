@@ -6,37 +6,39 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import rl_jobs
 import torch
 from safetensors.torch import load_file, save_file
 
+from broker.attempt import Attempt
+from broker.broker import Broker
+from broker.errors import SandboxLost
 from rl import vllm_check
 from rl.errors import ExportRefused, RefusalReason, TrainingError
 from rl.export import write_export
-from rl.job_spec import ValidationJob
+from rl.job_spec import RESULT, ValidationJob, ValidationResult
 from rl.launch import validate_export
 from rl.manifest import MANIFEST, describe_folder
 from rl.panel import Panel, hear_engine, make_panel
 from rl.services import open_engine
+from rl.validate import run
 from rl.weights import WEIGHTS
 from tests.fixtures.episodes import release, template
+from tests.fixtures.fake_sandbox import FakeFactory
 from tests.fixtures.sandboxes import real_sandboxes
 
 FAKE_VLLM = Path(__file__).parents[1] / "fixtures" / "fake_vllm"
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finish(folder: Path, change: Callable[[torch.nn.Module], None]) -> Path:
     """What a training process leaves: `export` and `panel.json`, from an engine whose weights have moved."""
-    folder = tmp_path_factory.mktemp("finished")
     engine = open_engine(rl_jobs.job(folder), rl_jobs.base_model())
     engine.pause()
-    generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
-        for value in engine.model.parameters():
-            value.add_(torch.randn(value.shape, generator=generator) * 0.003)
+        change(engine.model)
     manifest = write_export(engine.model, rl_jobs.base_model(), folder / "export", dtype="float32")
     prompts = [
         template().encode([{"role": "user", "content": task.prompt}]) for task in release().split("train")[:4]
@@ -47,6 +49,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     engine.close()
     (folder / "panel.json").write_text(panel.model_dump_json())
     return folder
+
+
+def moved(model: torch.nn.Module) -> None:
+    generator = torch.Generator().manual_seed(2)
+    for value in model.parameters():
+        value.add_(torch.randn(value.shape, generator=generator) * 0.003)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finish(tmp_path_factory.mktemp("finished"), moved)
 
 
 @pytest.fixture
@@ -179,6 +192,64 @@ async def test_another_process_accepts_the_export_that_all_the_others_were_made_
     assert accepted.evaluation is not None
     assert accepted.evaluation.total == len(release().split("test"))
     assert accepted.loaded.vllm is None
+
+
+# -- what only episodes show: in this process, with a sandbox that is a fake ----------------------------------
+
+
+async def verdict(job: ValidationJob, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a validation process leaves in `result.json`, beside its log and progress."""
+    monkeypatch.setattr("rl.validate.open_sandboxes", lambda setup: factory)
+    await run(job)
+    return (job.folder / RESULT).read_text()
+
+
+@pytest.mark.spec("EXP-02")
+async def test_a_training_that_left_a_model_without_words_is_refused_though_all_its_numbers_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silenced(model: torch.nn.Module) -> None:
+        # Every token is as likely as any other: at temperature 0 the first one is said, which ends nothing
+        # and is shown as nothing.
+        model.model.norm.weight.zero_()
+
+    made = finish(tmp_path, silenced)
+    job = rl_jobs.validation(tmp_path / "check", made / "export", made / "panel.json", vllm="off")
+    found = ValidationResult.model_validate_json(await verdict(job, FakeFactory(), monkeypatch))
+    assert found.refused == "empty_generations"
+    assert found.detail == "all 4 generations are blank or one character"
+    assert found.evaluation is None
+
+
+@pytest.mark.spec("EXP-02", "SEL-04")
+async def test_a_test_split_that_is_not_covered_whole_refuses_the_export(
+    job: ValidationJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_all = Broker.run_all
+
+    async def forgetful(broker: Broker, attempts: list[Attempt], **options: Any) -> list[Any]:
+        return (await run_all(broker, attempts, **options))[:-1]
+
+    monkeypatch.setattr(Broker, "run_all", forgetful)
+    found = ValidationResult.model_validate_json(await verdict(job, FakeFactory(), monkeypatch))
+    last = release().split("test")[-1].id
+    assert found.refused == "coverage"
+    assert f"3 episodes for 4 tasks, which gives no score; missing ['{last}']" in found.detail
+    assert found.evaluation is None
+
+
+@pytest.mark.spec("EXP-02", "HOST-07")
+async def test_an_episode_that_our_sandboxes_lose_is_no_verdict_on_the_export(
+    job: ValidationJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def at_once(seconds: float) -> None: ...
+
+    monkeypatch.setattr("broker.broker.asyncio.sleep", at_once)
+    factory = FakeFactory()
+    factory.failures = 1 << 30
+    with pytest.raises(SandboxLost):
+        await verdict(job, factory, monkeypatch)
+    assert not (job.folder / RESULT).exists()
 
 
 # -- vLLM: a stand-in with the names that are used; the real one where there is one --------------------------
