@@ -1,12 +1,14 @@
 """The real generator and broker on a scripted engine: whatever happens, SkyRL accepts the batch."""
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import rl_jobs
 import torch
@@ -26,7 +28,7 @@ from rl.skyrl.generator import BrokerGenerator
 from rl.skyrl.model import SkyrlModel
 from rl.skyrl.prompts import PromptRows
 from rl.skyrl.rollout import Watch
-from tests.fixtures.episodes import make_broker
+from tests.fixtures.episodes import make_broker, template
 from tests.fixtures.fake_sandbox import FakeFactory
 from tests.rl.with_skyrl.bare import bare_trainer
 from tests.rl.with_skyrl.fake_client import ScriptedClient, said
@@ -147,6 +149,65 @@ async def test_uneven_calls_are_one_row_each_under_skyrls_ids_and_every_token_ge
             assert torch.all(tokens == tokens[0])
             assert (float(tokens[0]) > 1) == (reward.repetition_id == 1)
         assert all(value == 0 for value in row_advantages(rows))
+
+
+TWICE = """
+def run(task, api):
+    said = api.generate([{"role": "user", "content": task["prompt"]}])
+    api.generate([{"role": "user", "content": task["prompt"]},
+                  {"role": "assistant", "content": said},
+                  {"role": "user", "content": "Go on.", "source": "harness"}])
+"""
+
+
+def as_bytes(ids: Any) -> bytes:
+    return np.asarray(ids, dtype="<u4").tobytes()
+
+
+@pytest.mark.spec("RL-05", "HOST-06")
+async def test_what_skyrl_trains_on_are_its_clients_ids_byte_for_byte() -> None:
+    draw = random.Random(5)
+    heard: dict[str, list[tuple[bytes, bytes, list[float]]]] = {}
+
+    def babble(request: dict[str, Any]) -> Any:
+        """Ids at random: hardly ever those that a tokenizer would choose for the same text."""
+        ids = [*(draw.randrange(3, template().vocabulary) for _ in range(draw.randrange(1, 12)))]
+        ids.append(template().end_ids[0])
+        logprobs = [-draw.random() for _ in ids]
+        (name,), (prompt,) = request["session_ids"], request["prompt_token_ids"]
+        heard.setdefault(name, []).append((as_bytes(prompt), as_bytes(ids), logprobs))
+        return {
+            "responses": [""],
+            "response_ids": [ids],
+            "response_logprobs": [logprobs],
+            "stop_reasons": ["stop"],
+        }
+
+    async with bench(babble, program=TWICE) as found:
+        output = await found.run()
+    names = [f"{item.instance_id}-{item.repetition_id}" for item in output["trajectory_ids"]]
+    wanted = [heard[name][names[:index].count(name)] for index, name in enumerate(names)]
+    assert len(wanted) == sum(map(len, heard.values())) == PROMPTS * ATTEMPTS * 2
+    again = [
+        as_bytes(template().encode_text(template().decode(ids, False))) for ids in output["response_ids"]
+    ]
+    # The test could fail: tokenising the texts again gives other ids.
+    assert sum(one != said for one, (_, said, _) in zip(again, wanted, strict=True)) > len(wanted) / 2
+
+    data = bare_trainer(PROMPTS, ATTEMPTS).convert_to_training_input(
+        output, [item.instance_id for item in output["trajectory_ids"]]
+    )
+    for index, (prompt, said, logprobs) in enumerate(wanted):
+        assert as_bytes(output["prompt_token_ids"][index]) == prompt
+        assert as_bytes(output["response_ids"][index]) == said
+        assert output["rollout_logprobs"][index] == logprobs
+        # And as SkyRL's own tensors hold them: padded on the left, the response at the right end.
+        whole = data["sequences"][index][data["attention_mask"][index].bool()]
+        assert as_bytes(whole) == prompt + said
+        assert data["rollout_logprobs"][index][-len(logprobs) :].tolist() == (
+            torch.tensor(logprobs, dtype=torch.float32).tolist()
+        )
+        assert int(data["loss_mask"][index].sum()) == len(logprobs)
 
 
 @pytest.mark.spec("RL-07")
