@@ -194,7 +194,7 @@ async def test_another_process_accepts_the_export_that_all_the_others_were_made_
     assert accepted.loaded.vllm is None
 
 
-# -- what only episodes show: in this process, with a sandbox that is a fake ----------------------------------
+# -- what only episodes show: in this process, with a sandbox that is a fake ---------------------------------
 
 
 async def verdict(job: ValidationJob, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch) -> str:
