@@ -192,18 +192,18 @@ async def test_what_skyrl_trains_on_are_its_clients_ids_byte_for_byte() -> None:
         as_bytes(template().encode_text(template().decode(ids, False))) for ids in output["response_ids"]
     ]
     # The test could fail: tokenising the texts again gives other ids.
-    assert sum(one != said for one, (_, said, _) in zip(again, wanted, strict=True)) > len(wanted) / 2
+    assert sum(one != spoken for one, (_, spoken, _) in zip(again, wanted, strict=True)) > len(wanted) / 2
 
     data = bare_trainer(PROMPTS, ATTEMPTS).convert_to_training_input(
         output, [item.instance_id for item in output["trajectory_ids"]]
     )
-    for index, (prompt, said, logprobs) in enumerate(wanted):
+    for index, (prompt, spoken, logprobs) in enumerate(wanted):
         assert as_bytes(output["prompt_token_ids"][index]) == prompt
-        assert as_bytes(output["response_ids"][index]) == said
+        assert as_bytes(output["response_ids"][index]) == spoken
         assert output["rollout_logprobs"][index] == logprobs
         # And as SkyRL's own tensors hold them: padded on the left, the response at the right end.
         whole = data["sequences"][index][data["attention_mask"][index].bool()]
-        assert as_bytes(whole) == prompt + said
+        assert as_bytes(whole) == prompt + spoken
         assert data["rollout_logprobs"][index][-len(logprobs) :].tolist() == (
             torch.tensor(logprobs, dtype=torch.float32).tolist()
         )
