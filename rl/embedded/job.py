@@ -29,6 +29,7 @@ from rl.errors import TrainingError
 from rl.job_spec import EXPORT, PANEL, RESULT, Job, JobResult, UpdateReport
 from rl.lock import held
 from rl.order import draw_batch, training_order, training_tasks
+from rl.patience import require_a_step
 from rl.process import run_main
 from rl.rollout import Rollout, collect, plan_attempts
 from rl.rows import reward_of
@@ -68,23 +69,12 @@ async def train(job: Job, engine: EmbeddedEngine, broker: Broker, progress: Prog
         reports.append(_report(update, rollout, metrics, seconds_sync, job.contract.reward))
         progress.write("update", reports[-1].model_dump(mode="json"))
         await periodic.at(update)
-    _require_a_step(reports)
+    require_a_step(reports)
     packing, masters = trainer.packing, trainer.optimiser.masters
     # The optimiser's state is not exported (RL-12), and the export needs the room.
     del trainer
     result = _finish(job, engine, broker, packing, masters, reports, cursor, base, started)
     return result.model_copy(update={"evaluations": tuple(periodic.done)})
-
-
-def _require_a_step(reports: Sequence[UpdateReport]) -> None:
-    """An export of unchanged weights would be refused as equal to its base (EXP-03): say why they are."""
-    if all(report.skipped for report in reports):
-        rewards = ", ".join(f"{report.reward:.2f}" for report in reports[:5])
-        raise TrainingError(
-            f"none of {len(reports)} updates took a step, for the rewards of every group were equal (Train "
-            f"reward {rewards}): raise rl.attempts or rl.prompts_per_batch, or train under a program that is "
-            "right sometimes"
-        )
 
 
 class _Ticker:

@@ -14,7 +14,6 @@ import gc
 import threading
 import time
 from collections.abc import Sequence
-from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +26,8 @@ from rl.embedded.passes import Checkpointing, Passes, input_length
 from rl.embedded.scoring import Scores
 from rl.errors import TrainingError
 from rl.grpo import LossParts, policy_loss, row_advantages, zero_variance_groups
+from rl.patience import not_finite, refuse_third
 from rl.rows import Row, RowBatch
-
-_PATIENCE: Final = 3
-"""Updates without finite numbers after which the phase fails."""
 
 
 class Trainer:
@@ -86,7 +83,8 @@ class Trainer:
         finally:
             self.optimiser.end()
         if skipped == "not_finite":
-            self._count_not_finite(numbers["loss"], norm)
+            self.not_finite.append(not_finite(numbers["loss"], norm))
+            refuse_third(self.not_finite)
         return UpdateMetrics(
             skipped=skipped,
             loss=finite(numbers["loss"]),
@@ -207,14 +205,6 @@ class Trainer:
             total = torch.cuda.get_device_properties(self._device).total_memory
             numbers += f", {_peak(self._device) / 2**30:.1f} of {total / 2**30:.1f} GiB held by this process"
         return f"out of memory, also with half the micro-batch ({numbers}): lower token_budget or the context"
-
-    def _count_not_finite(self, loss: float, norm: float) -> None:
-        self.not_finite.append(f"loss {loss:g}, gradient norm {norm:g}")
-        if len(self.not_finite) >= _PATIENCE:
-            raise TrainingError(
-                f"{_PATIENCE} updates were not finite ({'; '.join(self.not_finite)}) and took no step: lower "
-                "the learning rate, or look at the rollout log-probabilities"
-            )
 
 
 def _require_tokens(batch: RowBatch) -> None:

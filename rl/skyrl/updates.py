@@ -13,6 +13,7 @@ from rl.contract import RlContract
 from rl.errors import TrainingError
 from rl.grpo import row_advantages, zero_variance_groups
 from rl.job_spec import UpdateReport
+from rl.patience import not_finite, refuse_third, require_a_step
 from rl.rollout import Rollout
 from rl.rows import reward_of
 from rl.skyrl.settings import SkyrlSettings
@@ -28,6 +29,7 @@ class UpdateLog:
     ) -> None:
         self._contract, self._settings, self._on_update = contract, settings, on_update
         self._rollouts: dict[int, Rollout] = {}
+        self._not_finite: list[str] = []
         self.reports: list[UpdateReport] = []
 
     def rollout(self, update: int, rollout: Rollout) -> None:
@@ -35,13 +37,24 @@ class UpdateLog:
         self._rollouts[update] = rollout
 
     def log(self, data: Metrics, step: int, commit: bool = False) -> None:
-        """SkyRL's call after a step, or for a step that failed midway, which has no loss yet."""
+        """SkyRL's call after a step, or for a step that failed midway, which has no loss yet.
+
+        Raises `TrainingError`, which ends SkyRL's training: at the third update that was not finite, or at
+        the last one if none had contrast.
+        """
         rollout = self._rollouts.pop(step, None)
         if rollout is None or "policy/policy_loss" not in data:
             return
         report = update_report(step, rollout, data, self._contract, self._settings)
         self.reports.append(report)
         self._on_update(report)
+        if report.skipped:
+            self._not_finite.append(
+                not_finite(_number(data, "policy/policy_loss"), _number(data, "policy/grad_norm"))
+            )
+            refuse_third(self._not_finite)
+        if len(self.reports) == self._contract.updates:
+            require_a_step(self.reports)
 
     def log_exception(self, e: BaseException, step: int = 0) -> None:
         """SkyRL raises it again; its traceback belongs into the log."""
@@ -59,8 +72,12 @@ def update_report(
     rows = batch.rows
     advantages = row_advantages(rows, contract.advantage_delta)
     padded_rows = math.ceil(len(rows) / settings.policy_gpus) * settings.policy_gpus
+    gradient_norm = _finite(data, "policy/grad_norm")
     return UpdateReport(
         update=step,
+        # SkyRL's optimiser takes no step then (`FSDPStrategy.optimizer_step`). A batch without contrast it
+        # does step on, with a gradient of 0.
+        skipped="not_finite" if gradient_norm is None else None,
         reward=_mean([reward_of(episode, contract.reward) for episode in rollout.episodes]),
         completion_rate=_mean([float(episode.verdict.format_valid) for episode in rollout.episodes]),
         episodes=len(rollout.episodes),
@@ -70,7 +87,7 @@ def update_report(
         lost_prompts=len(batch.lost_prompts),
         silent_prompts=len(batch.silent_prompts),
         loss=_finite(data, "policy/policy_loss"),
-        gradient_norm=_finite(data, "policy/grad_norm"),
+        gradient_norm=gradient_norm,
         # SkyRL's mean over micro-batches of each one's share, not weighted by tokens.
         clip_share=_number(data, "policy/loss_metrics/clip_ratio"),
         entropy=_finite(data, "policy/policy_entropy"),

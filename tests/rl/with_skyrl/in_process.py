@@ -222,6 +222,26 @@ class BreakingExperiment(InProcessExperiment):
     dispatch = BreakingDispatch
 
 
+class NotFiniteDispatch(InProcessDispatch):
+    """From the second update on, one gradient is NaN; the step is skipped as SkyRL's strategy skips it."""
+
+    def optim_step(self, model: str) -> float:
+        if len(self.batches) > 1:
+            first = next(self.model.parameters())
+            assert first.grad is not None
+            first.grad.view(-1)[0] = torch.nan
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimiser.zero_grad()
+            return float(norm)
+        return super().optim_step(model)
+
+
+class NotFiniteExperiment(InProcessExperiment):
+    """A gradient that is not finite in every update but the first."""
+
+    dispatch = NotFiniteDispatch
+
+
 class StuckDispatch(InProcessDispatch):
     def stage_data(self, model: str, data: Any, boundaries: list[tuple[int, int]]) -> list[Any]:
         self.stuck()

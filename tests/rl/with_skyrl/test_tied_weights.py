@@ -3,10 +3,9 @@
 One process, gloo, no GPU: what asks for one there is told that it is the CPU.
 """
 
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,12 +25,7 @@ SIZES: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def one_process_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # SkyRL imports two functions of a package that is only built on GPU machines; nothing here calls them.
-    padding = ModuleType("flash_attn.bert_padding")
-    padding.pad_input = padding.unpad_input = None  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
-    monkeypatch.setitem(sys.modules, "flash_attn.bert_padding", padding)
+def one_process_on_a_cpu(flash_attn_stub: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.Tensor, "cuda", lambda value, *_a, **_k: value)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
