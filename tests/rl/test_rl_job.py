@@ -26,10 +26,15 @@ from rl.order import training_order, training_tasks
 from rl.panel import read_panel
 from rl.rollout import Rollout, collect, plan_attempts
 from rl.services import Progress, open_broker, open_engine
+from rl.skyrl.model import SkyrlModel
+from rl.skyrl.rollout import Watch
+from rl.skyrl.rollout import collect as collect_for_skyrl
 from rl.validate import check_generations, measure
 from rl.validate import validate as validate_all
-from tests.fixtures.episodes import release
+from tasks.config import RunConfig
+from tests.fixtures.episodes import ASK_AND_SUBMIT, release
 from tests.fixtures.fake_sandbox import FakeFactory
+from tests.rl.with_skyrl.fake_client import ScriptedClient
 
 
 @pytest.fixture
@@ -64,9 +69,13 @@ async def test_two_updates_train_on_fresh_episodes_and_leave_an_export(
     for report in result.updates:
         # Rollouts come from the very weights that are trained: on-policy up to rounding, after an update too.
         assert report.logprob_gap_max < 1e-4
+        assert report.logprob_gap_mean <= 1e-4
         assert report.clip_share == 0.0
         assert report.gradient_norm > 0
+        assert report.entropy > 0
         assert report.computed_tokens < report.plain_tokens
+        assert min(report.seconds_generate, report.seconds_update, report.seconds_sync) > 0
+        assert report.tokens_per_second == pytest.approx(report.generated_tokens / report.seconds_generate)
     assert result.packing == "tree"
     assert result.cursor == 8
     assert result.rounding_gap == 0.0
@@ -75,7 +84,11 @@ async def test_two_updates_train_on_fresh_episodes_and_leave_an_export(
     assert all(item.completion_ids for item in panel.spoken)
     assert result.engine_gap == panel.engine_gap() < 1e-4
     assert [event["update"] for event in events(job.folder, "update")] == [1, 2]
-    assert len(events(job.folder, "episode")) == 32
+    ended = events(job.folder, "episode")
+    assert len(ended) == 32
+    for report in result.updates:
+        right = sum(event["correct"] for event in ended if event["update"] == report.update)
+        assert report.reward == pytest.approx(right / 16)
 
 
 async def test_the_same_job_gives_the_same_model(tmp_path: Path) -> None:
@@ -124,6 +137,29 @@ async def test_each_update_of_each_cycle_draws_the_next_tasks_with_seeds_of_thei
     drawn = [list(dict.fromkeys(attempt.task.id for attempt in attempts)) for attempts in asked]
     assert drawn == [order[1:3], order[3:5]] * 2
     assert len({attempt.seed for attempts in asked for attempt in attempts}) == 4 * 6
+
+
+@pytest.mark.spec("RL-01")
+@pytest.mark.parametrize("trainer", ["embedded", "skyrl"])
+async def test_sixteen_attempts_are_more_episodes_and_no_more_at_a_time(tmp_path: Path, trainer: str) -> None:
+    contract = RlContract(prompts_per_batch=2, attempts=16)
+    job = rl_jobs.job(tmp_path, contract=contract, concurrency=5)
+    attempts = plan_attempts(
+        release().split("train")[:2], Harness(code=ASK_AND_SUBMIT), contract, seed=1, step=1
+    )
+    assert len(attempts) == contract.episodes_per_batch == 32
+    model = SkyrlModel([])
+    model.open(ScriptedClient(), asyncio.get_running_loop())
+    async with open_broker(job, model, rl_jobs.base_model(), FakeFactory()) as broker:
+        if trainer == "embedded":
+            rollout = await collect(broker, attempts, contract)
+        else:
+            names = [str(number) for number in range(32)]
+            watch = Watch(episode=lambda episode: None, lost=lambda lost, bug: None)
+            rollout = await collect_for_skyrl(broker, model, attempts, names, contract, watch)
+        assert broker.limiter.peak == 5
+    assert len(rollout.episodes) == len({row.trajectory for row in rollout.batch.rows}) == 32
+    assert RunConfig(rl=contract).concurrency == 64
 
 
 @pytest.mark.spec("RL-03")
