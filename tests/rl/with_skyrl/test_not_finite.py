@@ -8,10 +8,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from broker.template import ChatTemplate
 from rl.contract import RlContract
 from rl.errors import TrainingError
 from rl.job_spec import PROGRESS
-from rl.launch import run_job
+from rl.services import Progress, open_broker
+from rl.skyrl.job import Stage, train
+from rl.skyrl.model import SkyrlModel
+from rl.skyrl.prompts import PromptRows
+from tests.fixtures.fake_sandbox import FakeFactory
 from tests.rl.with_skyrl.test_job import SMALL, skyrl_job
 
 
@@ -36,18 +41,21 @@ def test_skyrls_optimiser_takes_no_step_on_a_gradient_that_is_not_finite(
         assert torch.equal(model.weight, before) != moved
 
 
-@pytest.mark.slow
 @pytest.mark.spec("RL-10")
-async def test_the_third_update_that_is_not_finite_ends_the_job_and_exports_nothing(tmp_path: Path) -> None:
+async def test_the_third_update_that_is_not_finite_ends_the_training(tmp_path: Path) -> None:
     contract = RlContract(**{**SMALL.model_dump(), "updates": 5})
-    job = skyrl_job(tmp_path / "train", "NotFiniteExperiment", contract=contract)
-    with pytest.raises(TrainingError) as caught:
-        await run_job(job)
-    assert "TrainingError: 3 updates were not finite (loss" in str(caught.value)
-    assert "gradient norm nan" in str(caught.value)
-    events = [json.loads(line) for line in (job.folder / PROGRESS).read_text().splitlines()]
+    job = skyrl_job(tmp_path, "NotFiniteExperiment", contract=contract)
+    progress = Progress(tmp_path)
+    model = SkyrlModel(ChatTemplate.load(job.base_model).end_ids)
+    async with open_broker(job, model, job.base_model, FakeFactory()) as broker:
+        stage = Stage(
+            job=job, prompts=PromptRows(job, broker.release), progress=progress, model=model, panel=()
+        )
+        with pytest.raises(TrainingError, match=r"3 updates were not finite \(loss .*, gradient norm nan; "):
+            await train(stage, broker)
+    progress.close()
+    events = [json.loads(line) for line in (tmp_path / PROGRESS).read_text().splitlines()]
     updates = [event for event in events if event["event"] == "update"]
     assert [update["skipped"] for update in updates] == [None, "not_finite", "not_finite", "not_finite"]
     assert [update["gradient_norm"] is None for update in updates] == [False, True, True, True]
-    assert not (job.folder / "result.json").exists()
-    assert not (job.folder / "export").exists()
+    assert stage.said == ()
