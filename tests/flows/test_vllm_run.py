@@ -25,9 +25,9 @@ FAKE = "[python,-m,tests.fixtures.vllm_server]"
 
 
 class Run:
-    """One `rinr run` with the stand-in as its vLLM, struck while it goes on."""
+    """One `rinr run` with servers of its own, by default the stand-in for vLLM, struck while it goes on."""
 
-    def __init__(self, root: Path, *settings: str) -> None:
+    def __init__(self, root: Path, *settings: str, inference: str = "vllm") -> None:
         self.root = root
         self.process = subprocess.Popen(
             [
@@ -41,7 +41,12 @@ class Run:
                     f"storage.root={root}",
                     QUICK,
                 ),
-                *("model.inference=vllm", f"model.vllm.command={FAKE}", "schedule.cycles=1", *settings),
+                *(
+                    f"model.inference={inference}",
+                    f"model.vllm.command={FAKE}",
+                    "schedule.cycles=1",
+                    *settings,
+                ),
             ],
             cwd=ROOT,
             env={**os.environ},
