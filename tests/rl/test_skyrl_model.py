@@ -46,6 +46,9 @@ async def test_a_call_sends_every_parameter_and_the_salt_of_the_weights() -> Non
         "skip_special_tokens": True,
     }
     assert completion.token_ids == tuple(said("<answer>A</answer>", 8)["response_ids"][0])
+    client.weight_version = 4
+    await ask(client)
+    assert client.requests[1]["cache_salt"] == "weights-4"
 
 
 async def test_sessions_of_concurrent_episodes_stay_apart() -> None:

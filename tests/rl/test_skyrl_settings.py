@@ -75,6 +75,49 @@ def test_no_option_changes_the_objective_or_the_bookkeeping(name: str) -> None:
         overrides(job(skyrl=SkyrlSettings(options={name: 1})))
 
 
+TOLD: dict[str, Any] = {
+    "trainer.algorithm.advantage_estimator": "grpo",
+    "trainer.algorithm.grpo_norm_by_std": True,
+    "trainer.algorithm.policy_loss_type": "regular",
+    "trainer.algorithm.loss_reduction": "token_mean",
+    "trainer.algorithm.eps_clip_low": 0.1,
+    "trainer.algorithm.eps_clip_high": 0.3,
+    "trainer.algorithm.use_kl_loss": False,
+    "trainer.algorithm.use_kl_in_reward": False,
+    "trainer.policy.optimizer_config.lr": 1e-6,
+    "trainer.policy.optimizer_config.weight_decay": 0.02,
+    "trainer.policy.optimizer_config.max_grad_norm": 0.7,
+    "trainer.policy.optimizer_config.num_warmup_steps": 0,
+    "trainer.policy.optimizer_config.scheduler": "constant_with_warmup",
+    "trainer.epochs": 1,
+    "trainer.update_epochs_per_batch": 1,
+    "trainer.max_training_steps": 30,
+    "trainer.train_batch_size": 8,
+    "trainer.policy_mini_batch_size": 8,
+    "trainer.critic_mini_batch_size": 8,
+    "generator.n_samples_per_prompt": 16,
+    "generator.step_wise_trajectories": True,
+    "generator.merge_stepwise_output": False,
+    "generator.sampling_params.temperature": 1.0,
+    "generator.sampling_params.top_p": 1.0,
+    "generator.sampling_params.logprobs": 1,
+    "trainer.eval_interval": -1,
+    "trainer.eval_before_train": False,
+    "trainer.hf_save_interval": 30,
+    "trainer.ckpt_interval": -1,
+    "trainer.resume_mode": "none",
+}
+"""Written out: SkyRL accepts a wrong value as gladly as a right one."""
+
+
+@pytest.mark.spec("RL-01", "RL-02", "RL-10", "RL-11", "RL-12")
+def test_the_contract_says_these_things_to_skyrl() -> None:
+    # Where two settings have one default, the contract has two values here.
+    contract = RlContract(attempts=16, clip_low=0.1, clip_high=0.3, weight_decay=0.02, max_grad_norm=0.7)
+    found = overrides(job(contract=contract))
+    assert {name: found[name] for name in TOLD} == TOLD
+
+
 def test_options_reach_skyrl_and_win_over_technical_defaults() -> None:
     options = {"trainer.flash_attn": True, "trainer.policy.fsdp_config.cpu_offload": True}
     found = overrides(job(skyrl=SkyrlSettings(options=options)))

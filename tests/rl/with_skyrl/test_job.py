@@ -18,6 +18,7 @@ from rl.errors import TrainingError
 from rl.job_spec import PROGRESS, Job
 from rl.launch import run_job, validate_export
 from rl.panel import read_panel
+from rl.skyrl.mapping import EXPORTS, skyrl_folder
 from rl.skyrl.settings import SkyrlSettings
 from tests.fixtures.sandboxes import real_sandboxes
 
@@ -65,6 +66,8 @@ async def test_a_job_trains_with_skyrl_and_its_repaired_export_is_accepted(tmp_p
     base, trained = (load_file(path / "model.safetensors") for path in (job.base_model, result.export))
     assert base.keys() == trained.keys()
     assert result.cursor == 4
+    # Once, at the end: SkyRL also saves at the end of every epoch.
+    assert [path.name for path in (skyrl_folder(job) / EXPORTS).iterdir()] == ["global_step_2"]
 
     panel = read_panel(result.panel)
     assert panel.narrow is not None
