@@ -26,6 +26,7 @@ from rl.export import write_export
 from rl.job_spec import Job, JobResult
 from rl.launch import run_job
 from rl.lock import held
+from rl.repair import repair_export
 from rl.rollout import collect, plan_attempts
 from rl.services import Progress, open_broker, open_engine
 from tests.fixtures.episodes import release
@@ -184,6 +185,15 @@ def test_a_limit_on_files_at_export_is_one_line_and_leaves_nothing(tmp_path: Pat
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spec("EXP-01")
+def test_a_full_disk_while_an_export_of_skyrls_is_repaired_leaves_nothing_too(tmp_path: Path) -> None:
+    base = rl_jobs.base_model()
+    with small_disk(tmp_path / "disk", 64 << 10) as disk:
+        with pytest.raises(TrainingError, match=r"could not be written .* MB are free; make room"):
+            repair_export(base, base, disk / "export", dtype="float32")
+        assert list(disk.iterdir()) == []
 
 
 def test_a_folder_that_a_living_trainer_holds_is_not_taken(tmp_path: Path) -> None:
