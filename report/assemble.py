@@ -103,6 +103,8 @@ def assemble(rows: RunRows) -> RunView:
         passes=passes(rows.measurements, run_id),
         mode=str(config.get("mode") or "cycle"),
         trigger=str(_mapping(config.get("schedule")).get("trigger") or "always_debug"),
+        # A contract writes it only where it is another one.
+        reward=str(_mapping(config.get("rl")).get("reward") or "verdict"),
     )
 
 

@@ -316,6 +316,8 @@ class RunView:
     mode: str = "cycle"
     trigger: str = "always_debug"
     """Of the handover to RL: under `improvement` Test steered the schedule (SCHED-06)."""
+    reward: str = "verdict"
+    """What training was rewarded for: the verdict, or R of a task's `rubric` (RL-04)."""
 
     @property
     def boundaries(self) -> tuple[Measurement, ...]:

@@ -10,6 +10,7 @@ from report.assemble import RunRows, assemble, difference, layer, layers
 from report.figures import figures
 from report.headline import headline
 from report.html import render, write
+from rl.contract import RlContract
 
 VOID = {"meta", "br", "img", "input", "hr", "link", "path", "use", "rect", "stop"}
 
@@ -205,3 +206,15 @@ def test_the_page_replaces_an_older_one_whole(tmp_path: Path):
     assert write(assemble(rows()), path) == path
     write(assemble(rows()), path)
     assert [item.name for item in path.parent.iterdir()] == ["report.html"]
+
+
+@pytest.mark.spec("RL-04")
+def test_the_page_says_what_training_was_rewarded_for(without_figures: None) -> None:
+    made = rows()
+    plain = render(assemble(made))
+    assert "the verdict on the submitted answer, 0 or 1: the mean over the changing tasks" in plain
+    contract = RlContract(reward="rubric").model_dump(mode="json")
+    run = {**made.run, "config": {**made.run["config"], "rl": contract}}
+    page = render(assemble(replace(made, run=run)))
+    assert "R of the task's rubric, from 0 to 1 (rl.reward=rubric" in page
+    assert "the verdict on the submitted answer" not in page
