@@ -82,7 +82,8 @@ class Bench:
 
 @asynccontextmanager
 async def bench(policy: Any = None, program: str = PROGRAM, **changes: Any) -> AsyncGenerator[Bench]:
-    job = rl_jobs.job(Path("/nowhere"), contract=CONTRACT, harness_code=program)
+    cycle = changes.pop("cycle", 1)
+    job = rl_jobs.job(Path("/nowhere"), contract=CONTRACT, harness_code=program, cycle=cycle)
     client, model = ScriptedClient(policy), SkyrlModel([])
     broker = make_broker(model, changes.pop("sandboxes", None), limit=16, retries=0, **changes)
     heard: list[Any] = [[], [], {}]
@@ -311,12 +312,14 @@ async def test_every_session_is_finished_once_and_the_engine_is_refused_afterwar
 
 
 @pytest.mark.spec("RL-01", "SCHED-05")
-async def test_attempts_of_both_updates_are_seeded_apart() -> None:
-    async with bench() as found:
-        await found.run()
-        await found.run(update=2)
-        seeds = [request["sampling_params"]["seed"] for request in found.client.requests]
-        assert len(set(seeds)) == len(seeds) == 16
+async def test_attempts_of_all_updates_and_cycles_are_seeded_apart() -> None:
+    seeds: list[int] = []
+    for cycle in (1, 2):
+        async with bench(cycle=cycle) as found:
+            await found.run()
+            await found.run(update=2)
+            seeds += [request["sampling_params"]["seed"] for request in found.client.requests]
+    assert len(set(seeds)) == len(seeds) == 32
 
 
 async def test_closing_ends_a_rollout_that_waits_and_refuses_the_next() -> None:
