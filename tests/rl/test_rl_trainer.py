@@ -98,6 +98,18 @@ def test_scoring_a_batch_gives_every_rows_log_probabilities_and_no_gradient(pack
     assert all(value.grad is None for value in model.parameters())
 
 
+@pytest.mark.spec("RL-10")
+@pytest.mark.parametrize("packing", ["tree", "flat", "rows"])
+def test_the_policy_is_trained_as_it_sampled_without_its_dropout(packing: str) -> None:
+    model = tiny_llama()
+    batch = two_call_batch(model)
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.9
+    model.train()
+    metrics = Trainer(model, RlContract(), packing=packing).step(batch)
+    assert metrics.logprob_gap_max < 1e-5
+
+
 @pytest.mark.spec("RL-06", "RL-07")
 def test_a_batch_without_contrast_moves_no_weight() -> None:
     model = tiny_llama()
