@@ -170,6 +170,10 @@ async def test_a_test_or_val_task_is_never_trained_on(tmp_path: Path, engine: Em
         async with open_broker(job, engine, rl_jobs.base_model(), FakeFactory()) as broker:
             with pytest.raises(TrainingError, match="RL-03"):
                 await collect(broker, attempts, job.contract)
+            watch = Watch(episode=lambda episode: None, lost=lambda lost, bug: None)
+            names = [str(number) for number in range(len(attempts))]
+            with pytest.raises(TrainingError, match="RL-03"):
+                await collect_for_skyrl(broker, SkyrlModel([]), attempts, names, job.contract, watch)
 
 
 @pytest.mark.spec("RL-07")

@@ -89,6 +89,15 @@ def test_an_engine_that_serves_another_model_is_refused_in_any_type(off: float) 
 
 
 @pytest.mark.spec("EXP-03")
+def test_three_times_what_the_type_makes_and_a_little_is_too_much() -> None:
+    narrow = in_bfloat16()
+    assert narrow.noise > 0.02, "so that the factor is what decides"
+    check_panel(panel(narrow, lambda _: 2 * narrow.noise), tiny_llama())
+    with pytest.raises(ExportRefused, match="it served another model"):
+        check_panel(panel(narrow, lambda _: 3 * narrow.noise + 0.01), tiny_llama())
+
+
+@pytest.mark.spec("EXP-03")
 def test_the_measure_of_what_a_type_makes_is_no_excuse_for_another_model() -> None:
     # An engine that serves weights moved by so much, beside what the trainer's own would say.
     heard, known = in_bfloat16(step=0.1), in_bfloat16()

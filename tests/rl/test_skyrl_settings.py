@@ -118,6 +118,37 @@ def test_the_contract_says_these_things_to_skyrl() -> None:
     assert {name: found[name] for name in TOLD} == TOLD
 
 
+def test_gpus_engines_and_lengths_are_told_to_skyrl_as_they_were_set() -> None:
+    settings = SkyrlSettings(
+        nodes=2,
+        gpus_per_node=4,
+        colocated=False,
+        engines=3,
+        tensor_parallel=2,
+        memory_share=0.45,
+        micro_batch=2,
+    )
+    found = overrides(job(skyrl=settings))
+    told = {
+        "trainer.strategy": "fsdp",
+        "trainer.placement.colocate_all": False,
+        "trainer.placement.policy_num_nodes": 2,
+        "trainer.placement.policy_num_gpus_per_node": 4,
+        "generator.inference_engine.num_engines": 3,
+        "generator.inference_engine.tensor_parallel_size": 2,
+        "generator.inference_engine.gpu_memory_utilization": 0.45,
+        # A batch of 16 episodes on 8 GPUs.
+        "trainer.micro_train_batch_size_per_gpu": 2,
+        "trainer.micro_forward_batch_size_per_gpu": 2,
+        "generator.sampling_params.max_generate_length": 32,
+        "generator.max_input_length": 512,
+        "trainer.max_prompt_length": 512,
+        "trainer.seed": 1,
+        "trainer.policy.model.path": str(rl_jobs.base_model()),
+    }
+    assert {name: found[name] for name in told} == told
+
+
 def test_options_reach_skyrl_and_win_over_technical_defaults() -> None:
     options = {"trainer.flash_attn": True, "trainer.policy.fsdp_config.cpu_offload": True}
     found = overrides(job(skyrl=SkyrlSettings(options=options)))
