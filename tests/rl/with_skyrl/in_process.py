@@ -36,6 +36,8 @@ class InProcessClient:
         assert not self.asleep, "a request on a sleeping engine crashes it"
         self.requests.append(input_batch)
         parameters = input_batch["sampling_params"]
+        # vLLM by itself knows the tokenizer's one end of a turn only.
+        assert set(parameters["stop_token_ids"]) == set(self.engine.geometry.stop_ids)
         (ids,) = input_batch["prompt_token_ids"]
         wanted = Sampling(
             temperature=parameters["temperature"],
