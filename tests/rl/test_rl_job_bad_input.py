@@ -20,6 +20,7 @@ from broker.engine.engine import EmbeddedEngine
 from broker.harness import Harness
 from broker.record import GradedEpisode
 from rl.contract import RlContract
+from rl.embedded import job as embedded_job
 from rl.embedded.job import train
 from rl.errors import TrainingError
 from rl.export import write_export
@@ -29,6 +30,8 @@ from rl.lock import held
 from rl.repair import repair_export
 from rl.rollout import collect, plan_attempts
 from rl.services import Progress, open_broker, open_engine
+from rl.skyrl import job as skyrl_job
+from rl.skyrl.settings import SkyrlSettings
 from tests.fixtures.episodes import release
 from tests.fixtures.fake_sandbox import FakeFactory
 from tests.fixtures.sandboxes import real_sandboxes
@@ -217,6 +220,20 @@ async def test_a_job_is_not_begun_anew_under_a_living_trainer(
     with held(job.folder), pytest.raises(TrainingError, match="is at work in"):
         await run_job(job)
     assert (job.folder / "progress.jsonl").read_text() == "theirs"
+
+
+@pytest.mark.parametrize("kind", ["embedded", "skyrl"])
+async def test_neither_trainer_begins_in_a_folder_where_another_one_is_at_work(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl.skyrl.job.require_skyrl", lambda: "0.4.0")
+    settings = SkyrlSettings() if kind == "skyrl" else None
+    job = rl_jobs.job(tmp_path / "job", skyrl=settings)
+    job.folder.mkdir()
+    begin = embedded_job.run if kind == "embedded" else skyrl_job.run
+    with held(job.folder), pytest.raises(TrainingError, match=f"process {os.getpid()} is at work in"):
+        await begin(job)
+    assert [path.name for path in job.folder.iterdir()] == ["lock"]
 
 
 @pytest.mark.slow
