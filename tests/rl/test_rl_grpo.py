@@ -93,6 +93,18 @@ def test_the_clipped_token_mean_by_hand() -> None:
     assert float(parts.loss.detach()) == pytest.approx(-(1 + 1.3 - 2 + 0.5 - 0.8) / 5, abs=1e-6)
     assert parts.clipped_tokens == 2
     assert float(parts.gap_max) == pytest.approx(math.log(2))
+    assert float(parts.gap_sum) == pytest.approx(4 * math.log(2)), "of either sign"
+
+
+@pytest.mark.spec("RL-10")
+def test_one_token_that_is_far_off_neither_overflows_nor_hides_the_others() -> None:
+    logprobs = torch.tensor([200.0, 0.0]).requires_grad_()
+    parts = loss_of(logprobs, [0.0, 0.0], [-1.0, 1.0], [1.0, 1.0])
+    parts.loss.backward()
+    # SkyRL's limit of the log ratio, 20.
+    assert float(parts.loss.detach()) == pytest.approx((math.exp(20) - 1) / 2)
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == pytest.approx([0.0, -0.5])
 
 
 @pytest.mark.spec("RL-10")

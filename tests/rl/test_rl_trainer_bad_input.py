@@ -2,6 +2,7 @@
 
 import copy
 import json
+import threading
 
 import pytest
 import torch
@@ -86,6 +87,29 @@ def test_the_third_update_that_is_not_finite_fails_the_phase_with_the_numbers() 
     assert "lower the learning rate" in str(caught.value)
     assert torch.equal(parameters(model), before)
     assert all(value.grad is None for value in model.parameters())
+
+
+def test_a_stop_is_heard_between_two_passes_and_leaves_the_weights_alone() -> None:
+    model = tiny_llama()
+    batch = two_call_batch(model)
+    trainer = Trainer(model, RlContract(learning_rate=1e-2), packing="rows")
+    before = parameters(model).clone()
+    stop, passes = threading.Event(), 0
+
+    def count(*_: object) -> None:
+        nonlocal passes
+        passes += 1
+        if passes == 2:
+            stop.set()
+
+    handle = model.model.layers[0].register_forward_pre_hook(count)
+    with pytest.raises(TrainingError, match="stopped before its step"):
+        trainer.step(batch, stop)
+    handle.remove()
+    assert passes == 2
+    assert torch.equal(parameters(model), before)
+    assert all(value.grad is None for value in model.parameters())
+    assert trainer.step(batch, threading.Event()).skipped is None
 
 
 class Scarce:
