@@ -4,9 +4,10 @@
 
 Runs the laptop recipe's RL phase once a seed, each in processes of its own, under the program that the
 recipe's first harness phase adopts. `--shuffled` is the control: the same, trained on permuted references and
-measured on the true ones. Writes OUT/learning.json or OUT/control.json, OUT/reward-curves.png of both, and
-each seed's folder; a seed that is finished there is not run again. The criteria stand in `curves`; the exit
-status is 1 if the one that applies is not met. On two idle cores a seed takes about five minutes.
+measured on the true ones. Writes OUT/learning.json or OUT/control.json, OUT/reward-curves.png of both,
+OUT/comparison.json once both are there, and each seed's folder; a seed that is finished there is not run
+again. The criteria stand in `curves`; the exit status is 1 if one that applies is not met. On two idle cores
+a seed takes about five minutes.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.engine.default_model import DEFAULT_MODEL, find_model
-from tests.soak.curves import PhaseResult, Verdict, judge
+from tests.soak.curves import Comparison, PhaseResult, Verdict, compare, judge
 from tests.soak.phase import RESULT, Phase, recipe
 from tests.soak.shuffled import shuffle_release
 from verifier.release import find
@@ -82,8 +83,8 @@ def run(phases: Sequence[Phase], parallel: int) -> list[PhaseResult]:
     return [PhaseResult.model_validate_json((phase.folder / RESULT).read_bytes()) for phase in phases]
 
 
-def conclude(out: Path, results: Sequence[PhaseResult]) -> Verdict:
-    """Write results and verdict, and draw what is there of both kinds."""
+def conclude(out: Path, results: Sequence[PhaseResult]) -> tuple[Verdict, Comparison | None]:
+    """Write results and verdict, draw what is there of both kinds, and compare them where both are."""
     verdict = judge(results)
     name = "control" if results[0].shuffled else "learning"
     whole = {
@@ -91,19 +92,24 @@ def conclude(out: Path, results: Sequence[PhaseResult]) -> Verdict:
         "phases": [r.model_dump(mode="json") for r in results],
     }
     (out / f"{name}.json").write_text(json.dumps(whole, indent=1))
-    every = [
-        PhaseResult.model_validate(phase)
-        for file in ("learning.json", "control.json")
-        if (out / file).exists()
-        for phase in json.loads((out / file).read_text())["phases"]
-    ]
+    kinds = [_phases(out / file) for file in ("learning.json", "control.json")]
     try:
         from tests.soak.figure import draw
     except ImportError as error:
         print(f"no figure here: {error.name} is missing", file=sys.stderr)
     else:
-        draw(every, out / "reward-curves.png")
-    return verdict
+        draw([*kinds[0], *kinds[1]], out / "reward-curves.png")
+    if not all(kinds):
+        return verdict, None
+    comparison = compare(*kinds)
+    (out / "comparison.json").write_text(comparison.model_dump_json(indent=1))
+    return verdict, comparison
+
+
+def _phases(file: Path) -> list[PhaseResult]:
+    if not file.exists():
+        return []
+    return [PhaseResult.model_validate(phase) for phase in json.loads(file.read_text())["phases"]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -124,9 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out.mkdir(parents=True, exist_ok=True)
     phases = plan(options, out)
     results = run(phases, options.parallel)
-    verdict = conclude(out, results)
-    print("\n".join(verdict.lines()))
-    return 0 if verdict.met else 1
+    verdict, comparison = conclude(out, results)
+    print("\n".join([*verdict.lines(), *([comparison.line()] if comparison else [])]))
+    return 0 if verdict.met and (comparison is None or comparison.met) else 1
 
 
 if __name__ == "__main__":

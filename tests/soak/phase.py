@@ -140,6 +140,11 @@ async def run_phase(phase: Phase) -> PhaseResult:
         after={outcome.task_id: outcome.correct for outcome in after.outcomes},
         valid_before=before.valid,
         valid_after=after.valid,
+        read=tuple(
+            one.task_id
+            for one, other in zip(before.outcomes, after.outcomes, strict=True)
+            if one.format_valid and other.format_valid
+        ),
         timed_out=_timed_out(before) + _timed_out(after),
         identities={
             "harness": digest_bytes(phase.harness_code.encode()),

@@ -16,7 +16,7 @@ from tests.fixtures.episodes import release, right_answer
 from tests.fixtures.sandboxes import CACHE, real_runtime
 from tests.rl import rl_jobs
 from tests.soak import learning
-from tests.soak.curves import PhaseResult, judge, rising_p, slope
+from tests.soak.curves import PhaseResult, compare, judge, rising_p, slope
 from tests.soak.phase import RESULT, Phase, recipe
 from tests.soak.shuffled import kept, shuffle_release
 from verifier.grade import Grader
@@ -24,9 +24,9 @@ from verifier.release import Release, find
 
 
 def result(
-    seed: int, rewards: list[float], before: int, after: int, *, shuffled: bool = False
+    seed: int, rewards: list[float], before: int, after: int, *, shuffled: bool = False, read: int = 60
 ) -> PhaseResult:
-    """60 Test tasks of which the first so many are right."""
+    """60 Test tasks of which the first so many are right, and the first `read` readable on both sides."""
     return PhaseResult(
         seed=seed,
         shuffled=shuffled,
@@ -37,6 +37,7 @@ def result(
         after={f"t{number}": number < after for number in range(60)},
         valid_before=60,
         valid_after=60,
+        read=tuple(f"t{number}" for number in range(read)),
         timed_out=0,
         identities={},
         device="cpu",
@@ -80,13 +81,42 @@ def test_learning_is_every_seed_on_test_and_a_rise_of_all() -> None:
 
 
 def test_a_control_fails_by_a_better_test_or_by_a_rising_reward() -> None:
-    flat = [result(seed, FLAT, 28, 30, shuffled=True) for seed in (1, 2, 3)]
+    flat = [result(seed, FLAT, 28, 29, shuffled=True) for seed in (1, 2, 3)]
     assert judge(flat).met
     assert judge([result(seed, FLAT, 28, 15, shuffled=True) for seed in (1, 2)]).met, "worse is not learned"
     assert not judge([*flat[:2], result(3, FLAT, 28, 40, shuffled=True)]).met
+    form = judge([result(seed, FLAT, 28, 40, shuffled=True, read=28) for seed in (1, 2, 3)])
+    assert form.met, "answers that could not be read before are no knowledge"
+    assert form.lines()[3] == (
+        "readable before and after, all seeds: 84 -> 84 of 84 (0 fixed, 0 broken, p = 1)"
+    )
+    together = [result(seed, FLAT, 28, 30, shuffled=True) for seed in (1, 2, 3)]
+    assert not judge(together).met, "two fixed and none broken in each seed are six in all"
+    untold = [phase.model_copy(update={"read": None}) for phase in flat]
+    assert not judge(untold).met, "where the readable ones are not known nothing is shown"
     assert not judge([result(seed, RISING, 28, 28, shuffled=True) for seed in (1, 2, 3)]).met
     with pytest.raises(ValueError, match="one kind"):
         judge([flat[0], result(4, FLAT, 28, 28)])
+
+
+def test_the_true_references_teach_more_than_permuted_ones() -> None:
+    controls = [result(seed, FLAT, 28, after, shuffled=True) for seed, after in ((1, 31), (2, 37), (3, 19))]
+    apart = compare(
+        [result(seed, RISING, 28, after) for seed, after in ((1, 39), (2, 44), (3, 40))], controls
+    )
+    assert apart.met
+    assert apart.p_value == 1 / 20
+    assert apart.line() == (
+        "the true references teach more: true +11, +16, +12; permuted +3, +9, -9; p = 0.05: met"
+    )
+    mixed = compare(
+        [result(seed, RISING, 28, after) for seed, after in ((1, 39), (2, 44), (3, 35))], controls
+    )
+    assert not mixed.met
+    assert mixed.p_value == 2 / 20
+    assert compare(controls, controls).p_value >= 0.5
+    late = [controls[0].model_copy(update={"timed_out": 1}), *controls[1:]]
+    assert not compare([result(seed, RISING, 28, 44) for seed in (1, 2, 3)], late).met
 
 
 def test_a_test_that_ran_out_of_time_shows_nothing() -> None:
@@ -191,7 +221,9 @@ def test_a_phase_trains_on_the_permuted_release_and_measures_on_the_true_one(tmp
     stamp = (phase.folder / RESULT).stat().st_mtime_ns
     assert learning.run([phase], parallel=1) == done, "a finished seed is not run again"
     assert (phase.folder / RESULT).stat().st_mtime_ns == stamp
-    verdict = learning.conclude(tmp_path, done)
+    verdict, comparison = learning.conclude(tmp_path, done)
+    assert comparison is None, "there is nothing to compare with yet"
+    assert done[0].read is not None
     assert verdict.criterion == "permuted references teach nothing"
     assert json.loads((tmp_path / "control.json").read_text())["phases"][0]["seed"] == 1
     assert (tmp_path / "reward-curves.png").read_bytes().startswith(b"\x89PNG")
