@@ -98,6 +98,9 @@ def open_worker(configuration: Any, model: Path, device: torch.device) -> Any:
     loader = SimpleNamespace(from_pretrained=functools.partial(_random_weights, device))
     with mock.patch.object(model_wrapper, "AutoModelForCausalLM", loader):
         worker.init_model(str(model), num_training_steps=100)
+    if device.type == "cuda":
+        # As its trainer does before a pass: buffers that are in no file stay on the CPU until then.
+        worker.backload_to_gpu(backload_optimizer=False, backload_model=True)
     return worker
 
 
