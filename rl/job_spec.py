@@ -75,8 +75,9 @@ class Job(EpisodeSetup):
     exported; a model of 4 B fits one GPU so."""
     packing: Literal["auto", "tree", "flat", "rows"] = "auto"
     """How the trainer lays rows into one forward pass (docs/training.md)."""
-    token_budget: int = Field(default=768, ge=16)
-    """Tokens of one forward pass of the trainer. About 2 MB each for a 135 M model."""
+    token_budget: Literal["auto"] | Annotated[int, Field(ge=16)] = "auto"
+    """Tokens of one forward pass of the trainer, about 2 MB each for a 135 M model; `auto`: 768 on a CPU,
+    4096 on a GPU."""
     checkpointing: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
     """Layers that the backward pass computes again; `auto`: what the GPU's free memory asks for, or none."""
     export_dtype: ExportDtype = "float32"

@@ -143,8 +143,8 @@ class TrainerConfig(_Config):
     precision: Literal["float32", "bfloat16"] = "float32"
     """Of the embedded trainer's model and engine; `bfloat16`, on a GPU, keeps float32 master weights."""
     packing: Literal["auto", "tree", "flat", "rows"] = "auto"
-    token_budget: int = Field(default=768, ge=16)
-    """Tokens of one forward pass of the embedded trainer: 8192 for a 4 B model on one H200."""
+    token_budget: Literal["auto"] | Annotated[int, Field(ge=16)] = "auto"
+    """Tokens of one forward pass of the embedded trainer; `auto`: 768 on a CPU, 4096 on a GPU."""
     checkpointing: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
     """Layers that the backward pass computes again. All four: docs/training.md."""
     claim: Literal["inline", "worker"] = "inline"

@@ -22,7 +22,7 @@ from rl.contract import RlContract
 from rl.embedded.fitting import Packing, Way
 from rl.embedded.metrics import Skipped, Sums, UpdateMetrics, finite
 from rl.embedded.optimiser import Optimiser
-from rl.embedded.passes import Checkpointing, Passes, input_length
+from rl.embedded.passes import Checkpointing, Passes, TokenBudget, input_length
 from rl.embedded.scoring import Scores
 from rl.errors import TrainingError
 from rl.grpo import LossParts, policy_loss, row_advantages, zero_variance_groups
@@ -42,12 +42,13 @@ class Trainer:
         contract: RlContract,
         *,
         packing: Packing = "auto",
-        token_budget: int = 1_024,
+        token_budget: TokenBudget = "auto",
         checkpointing: Checkpointing = "auto",
     ) -> None:
-        """`token_budget`: tokens of a micro-batch. `checkpointing`: how many layers are computed again in the
-        backward pass; `auto` is none on a CPU, and on a GPU as many as its free memory asks for."""
-        if token_budget < 1:
+        """`token_budget`: tokens of a micro-batch, `auto` by the device. `checkpointing`: how many layers are
+        computed again in the backward pass; `auto` is none on a CPU, and on a GPU as many as its free memory
+        asks for."""
+        if token_budget != "auto" and token_budget < 1:
             raise TrainingError(f"token_budget must be at least 1, got {token_budget}")
         self.model = model
         self.contract = contract

@@ -7,6 +7,7 @@ from rl_samples import batch_of, parameters, row, sampled, tiny_llama, two_call_
 from transformers import LlamaForCausalLM
 
 from rl.contract import RlContract
+from rl.embedded.passes import CPU_TOKENS, GPU_TOKENS, tokens_of
 from rl.embedded.scoring import row_logprobs
 from rl.embedded.trainer import Trainer
 from rl.rows import Row
@@ -45,6 +46,14 @@ def test_one_step_equals_adamw_on_the_objective_written_out_plainly(by_columns: 
     assert metrics.zero_variance_groups == 1
     assert metrics.clip_share == 0.0
     assert metrics.logprob_gap_max < 1e-5
+
+
+def test_passes_are_as_large_as_asked_and_by_themselves_larger_on_a_gpu() -> None:
+    trainer = Trainer(tiny_llama(), RlContract())
+    assert trainer.passes.token_budget == CPU_TOKENS
+    assert tokens_of("auto", torch.device("cuda", 1)) == GPU_TOKENS > CPU_TOKENS
+    for kind in ("cpu", "cuda"):
+        assert tokens_of(16, torch.device(kind)) == 16
 
 
 def test_packing_and_micro_batches_change_nothing_but_speed() -> None:

@@ -9,6 +9,7 @@ import torch
 from rl_samples import batch_of, parameters, row, sampled, tiny_llama, two_call_batch
 
 from rl.contract import RlContract
+from rl.embedded.passes import CPU_TOKENS
 from rl.embedded.trainer import Trainer
 from rl.errors import TrainingError
 
@@ -172,4 +173,4 @@ def test_another_failure_of_a_pass_is_not_taken_for_a_shortage() -> None:
     model.model.layers[0].register_forward_pre_hook(fail)
     with pytest.raises(RuntimeError, match="expected scalar type"):
         trainer.step(two_call_batch(model))
-    assert trainer.passes.token_budget == 1_024
+    assert trainer.passes.token_budget == CPU_TOKENS
