@@ -286,6 +286,8 @@ def _show(session: Session, bar: StageBar, event: Mapping[str, Any]) -> None:
         bar.advance(1)
     elif event.get("event") == "part":
         session.progress.note(f"SkyRL, {event['name']}: {event['seconds']:.0f} s")
+    elif event.get("event") == "held":
+        session.progress.note(f"scored on a GPU that is not free: {event['error']}")
     elif event.get("event") == "lost":
         session.progress.note(f"an attempt at {event['task']} was lost: {event['error']}")
     elif event.get("event") == "evaluation":

@@ -20,6 +20,7 @@ from typing import Any, Final
 from broker.attempt import Lost
 from broker.broker import Broker
 from broker.engine.default_model import model_digest
+from broker.gpu_memory import MemoryWatch
 from broker.model import Completion
 from broker.record import GradedEpisode
 from broker.template import ChatTemplate
@@ -33,6 +34,7 @@ from rl.repair import repair_export
 from rl.rollout import Rollout
 from rl.services import Progress, open_broker, open_sandboxes, write_atomically
 from rl.skyrl.found import find_export
+from rl.skyrl.freed import still_held
 from rl.skyrl.generator import BrokerGenerator
 from rl.skyrl.installed import load_experiment, require_skyrl
 from rl.skyrl.mapping import EXPORTS, LOGS, overrides, skyrl_folder
@@ -177,7 +179,7 @@ def _explain(error: Exception, logs: Path) -> str:
 
 
 def finish(stage: Stage, reports: tuple[UpdateReport, ...], started: float) -> JobResult:
-    """Find, score and repair what SkyRL exported. Its GPUs are free by now."""
+    """Find, score and repair what SkyRL exported."""
     job = stage.job
     settings = job.skyrl
     assert settings is not None
@@ -240,7 +242,10 @@ async def _run(job: Job, version: str) -> None:
             )
             facts = {"updates": job.contract.updates, "packing": "rows", "skyrl": version}
             progress.write("started", {**facts, "base": model_digest(job.base_model)})
+            memory = MemoryWatch()
             reports = await train(stage, broker)
+            if held := await asyncio.to_thread(still_held, memory):
+                progress.write("held", {"error": held})
         result = await asyncio.to_thread(finish, stage, reports, started)
         write_atomically(job.folder / RESULT, result.model_dump_json())
         progress.write("finished", {"model": result.model, "seconds": result.seconds})
