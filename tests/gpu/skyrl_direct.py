@@ -30,7 +30,8 @@ from rl.job_spec import Job
 from rl.rows import Row
 from rl.skyrl.mapping import overrides
 from rl.skyrl.settings import SkyrlSettings
-from tests.gpu.train_4b import Bench, build
+from tests.gpu.bench_4b import Bench
+from tests.gpu.model_4b import build
 
 GROUP = 8
 """Rows of one prompt, each an episode."""

@@ -30,9 +30,7 @@ STARTED = time.perf_counter()
 
 import argparse
 import contextlib
-import faulthandler
 import gc
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,10 +41,14 @@ from typing import Any
 from unittest import mock
 
 os.environ.setdefault("LOG_LEVEL", "WARNING")
+# Before torch, as the embedded trainer's script has it.
+os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 import torch
 
 from rl.rows import Row
+from tests.gpu.bench_4b import Bench, machine
+from tests.gpu.model_4b import PEAK
 from tests.gpu.skyrl_direct import (
     DirectDispatch,
     configuration,
@@ -55,7 +57,6 @@ from tests.gpu.skyrl_direct import (
     open_worker,
     trainer_of,
 )
-from tests.gpu.train_4b import PEAK, Bench, machine
 
 SHORT = 4_096
 """Rows up to this length are tried when the longest do not fit into memory."""
@@ -74,10 +75,7 @@ SHARE = 0.65
 class PeerBench(Bench):
     """With a file of its own: both scripts may write into one folder."""
 
-    def note(self, name: str, found: dict[str, Any]) -> None:
-        self.results[name] = found
-        print(name, json.dumps(found), flush=True)
-        (self.out / "train_4b_skyrl.json").write_text(json.dumps(self.results, indent=1))
+    file = "train_4b_skyrl.json"
 
     def left(self) -> float:
         return self.deadline - time.perf_counter()
@@ -260,8 +258,6 @@ def main() -> None:
     options = parser.parse_args()
     bench = PeerBench(options.out, tiny=options.tiny, minutes=options.minutes, only=(), tokens=options.tokens)
     bench.deadline = STARTED + options.minutes * 60
-    # Where it stands, should it be slow: kernels that are tuned say nothing.
-    faulthandler.dump_traceback_later(60, repeat=True)
     bench.note("machine", {**machine(), "seconds_since_start": round(time.perf_counter() - STARTED, 1)})
     with one_process(options.tiny):
         peer = Peer(bench, options.tuning)
@@ -273,7 +269,6 @@ def main() -> None:
             _measure(bench, peer, f", up to {limit}")
         bench.run("64 growing episodes", peer.growing)
         peer.close()
-    faulthandler.cancel_dump_traceback_later()
     bench.table()
 
 
