@@ -35,6 +35,8 @@ from broker.vllm_server import VllmProcess
 from broker.vllm_settings import VllmSettings
 
 _HEALTH_SECONDS: Final = 30.0
+_DYING_SECONDS: Final = 5.0
+"""For a server whose first request has failed, to end: its workers end first."""
 _ONE_TOKEN: Final = Sampling(temperature=0.0, seed=0, max_tokens=1)
 _TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
@@ -88,8 +90,10 @@ class InferenceService:
                 await self._client.complete((0,), _ONE_TOKEN)
             await self._tell_started(time.monotonic() - started)
         except BaseException as error:
-            # A server that dies of the first request has said more in its log than on the wire.
-            died = self._process.death() if self._process and isinstance(error, ModelUnavailable) else None
+            # A server that dies of the first request has said more in its log than on the wire, and its
+            # connection is gone before it is.
+            process = self._process if isinstance(error, ModelUnavailable) else None
+            died = await asyncio.to_thread(process.death, _DYING_SECONDS) if process is not None else None
             try:
                 await self.stop()
             finally:

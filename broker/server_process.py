@@ -154,10 +154,14 @@ class ServerProcess:
                 self._folder.cleanup()
                 self._folder = None
 
-    def death(self) -> ModelUnavailable | None:
-        """Why a child that was started has ended by itself; None while it lives."""
-        code = self._child.poll() if self._child is not None else None
-        return None if code is None else self._ended(code)
+    def death(self, seconds: float = 0.0) -> ModelUnavailable | None:
+        """Why a child that was started has ended by itself; None if it lives `seconds` longer."""
+        if self._child is None:
+            return None
+        try:
+            return self._ended(self._child.wait(timeout=seconds))
+        except subprocess.TimeoutExpired:
+            return None
 
     def stats(self) -> dict[str, float]:
         return self._request("GET", "/stats", 10.0)

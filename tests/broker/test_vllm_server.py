@@ -186,6 +186,22 @@ def test_an_early_end_is_told_at_once_with_its_cause_and_the_log(fault: str, tmp
     assert isinstance(caught.value, ServiceRefused) == lasting, "what cannot pass is not tried again"
 
 
+@pytest.mark.spec("HOST-10", "HAND-04")
+async def test_an_engine_that_dies_of_its_first_request_is_found_at_the_start_with_its_own_words(
+    tmp_path: Path,
+) -> None:
+    """Health and list of models are the server's; the engine is another process behind it."""
+    one = service(tmp_path, environment={"FAKE_VLLM_SERVER": "first"})
+    with pytest.raises(ModelUnavailable, match=CAUSES["memory"]) as caught:
+        await one.start()
+    assert "\n" not in str(caught.value)
+    assert not one.alive
+    log = (tmp_path / "vllm-0001.log").read_text().splitlines()
+    workers = {int(line.split()[1]) for line in log if line.startswith("worker")}
+    assert len(workers) == 2
+    assert not workers & {process.pid for process in processes()}
+
+
 @pytest.mark.spec("HOST-10")
 def test_a_port_that_another_process_took_is_chosen_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
