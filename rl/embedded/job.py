@@ -16,6 +16,7 @@ from torch import Tensor
 
 from broker.broker import Broker
 from broker.engine.engine import EmbeddedEngine
+from broker.engine.loading import choose_device
 from broker.harness import Harness
 from broker.record import GradedEpisode
 from rl.contract import RewardKind
@@ -177,12 +178,13 @@ async def run(job: Job) -> None:
 
 
 async def _run(job: Job) -> None:
+    # Before the engine: opening one for bfloat16 lowers the precision of the whole process's products.
+    if job.precision == "bfloat16" and choose_device(job.device).type == "cpu":
+        raise TrainingError("precision=bfloat16 needs a GPU: on a CPU train with precision=float32")
     progress = Progress(job.folder)
     sandboxes = open_sandboxes(job)
     engine = open_engine(job, job.base_model, exact=job.precision == "float32")
     try:
-        if job.precision == "bfloat16" and engine.device.type == "cpu":
-            raise TrainingError("precision=bfloat16 needs a GPU: on a CPU train with precision=float32")
         async with open_broker(job, engine, job.base_model, sandboxes) as broker:
             result = await train(job, engine, broker, progress)
         write_atomically(job.folder / RESULT, result.model_dump_json())

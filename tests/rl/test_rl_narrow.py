@@ -98,3 +98,5 @@ async def test_bfloat16_on_a_cpu_is_refused_by_name(tmp_path: Path, monkeypatch:
     with pytest.raises(TrainingError, match="precision=bfloat16 needs a GPU"):
         await run(job)
     assert not (job.folder / "result.json").exists()
+    # A CPU that multiplies in bfloat16 would do so for the rest of this process.
+    assert torch.get_float32_matmul_precision() == "highest"
