@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from broker.budgets import Budgets
+from broker.engine.default_model import model_digest
 from broker.evaluation import Evaluation, evaluate
 from broker.guidance import host_guidance
 from broker.harness import Harness
@@ -25,7 +26,8 @@ from broker.record import StopReason
 from catalog.digest import digest_bytes
 from harness_lab.improver.assemble import Trait, assemble
 from rl.contract import RlContract
-from rl.job_spec import EpisodeSetup, Job, ValidationJob
+from rl.errors import TrainingError
+from rl.job_spec import EpisodeSetup, Job, JobResult, UpdateReport, ValidationJob
 from rl.launch import run_job, validate_export
 from rl.services import open_broker, open_engine, open_sandboxes
 from tests.soak.curves import PhaseResult
@@ -109,15 +111,8 @@ async def measure_base(phase: Phase) -> Evaluation:
     return evaluation
 
 
-async def run_phase(phase: Phase) -> PhaseResult:
-    """Before, train, after. Raises `TrainingError` or `ExportRefused` as a run's stage would."""
-    started, load = time.monotonic(), os.getloadavg()[0]
-    before = await measure_base(phase)
-    _say(phase, f"Test before: {before.correct} of {before.total}")
-    trained_on = phase.training_release or phase.release
-    setup = episode_setup(phase, "train", trained_on)
-    job = Job(**setup, base_model=phase.model, contract=phase.contract, cycle=1)
-    trained = await run_job(job, lambda event: _report(phase, event))
+async def measure_export(phase: Phase, trained: JobResult) -> Evaluation:
+    """Test by the loaded export, in a process of its own."""
     checked = await validate_export(
         ValidationJob(
             **episode_setup(phase, "validate", phase.release),
@@ -127,15 +122,51 @@ async def run_phase(phase: Phase) -> PhaseResult:
             vllm="off",
         )
     )
-    after = checked.evaluation
-    assert after is not None
+    assert checked.evaluation is not None
+    return checked.evaluation
+
+
+async def _train(phase: Phase, job: Job, reports: list[UpdateReport]) -> JobResult | None:
+    """The phase, with its updates in `reports`; None where no batch had contrast."""
+
+    def seen(event: Mapping[str, Any]) -> None:
+        if event.get("event") == "update":
+            reports.append(UpdateReport.model_validate({k: v for k, v in event.items() if k != "event"}))
+        _report(phase, event)
+
+    try:
+        return await run_job(job, seen)
+    except TrainingError:
+        whole = len(reports) == phase.contract.updates
+        if whole and all(report.skipped == "no_contrast" for report in reports):
+            _say(phase, "no batch had contrast: the model is the base")
+            return None
+        raise
+
+
+async def run_phase(phase: Phase) -> PhaseResult:
+    """Before, train, after. Raises `TrainingError` or `ExportRefused` as a run's stage would.
+
+    A phase whose batches were all without contrast trains nothing, and a run ends there; here the base model
+    is what comes after.
+    """
+    started, load = time.monotonic(), os.getloadavg()[0]
+    before = await measure_base(phase)
+    _say(phase, f"Test before: {before.correct} of {before.total}")
+    trained_on = phase.training_release or phase.release
+    setup = episode_setup(phase, "train", trained_on)
+    job = Job(**setup, base_model=phase.model, contract=phase.contract, cycle=1)
+    reports: list[UpdateReport] = []
+    trained = await _train(phase, job, reports)
+    after = before if trained is None else await measure_export(phase, trained)
     _say(phase, f"Test after: {after.correct} of {after.total}")
+    base = model_digest(phase.model)
     return PhaseResult(
         seed=phase.seed,
         shuffled=phase.training_release is not None,
-        rewards=tuple(update.reward for update in trained.updates),
-        completion_rates=tuple(update.completion_rate for update in trained.updates),
-        zero_variance_groups=tuple(update.zero_variance_groups for update in trained.updates),
+        rewards=tuple(update.reward for update in reports),
+        completion_rates=tuple(update.completion_rate for update in reports),
+        zero_variance_groups=tuple(update.zero_variance_groups for update in reports),
         before={outcome.task_id: outcome.correct for outcome in before.outcomes},
         after={outcome.task_id: outcome.correct for outcome in after.outcomes},
         valid_before=before.valid,
@@ -148,8 +179,8 @@ async def run_phase(phase: Phase) -> PhaseResult:
         timed_out=_timed_out(before) + _timed_out(after),
         identities={
             "harness": digest_bytes(phase.harness_code.encode()),
-            "base": trained.base,
-            "export": trained.model,
+            "base": base,
+            "export": base if trained is None else trained.model,
             "contract": phase.contract.digest,
             "trained on": find(trained_on).digest,
             "measured on": find(phase.release).digest,

@@ -46,6 +46,11 @@ def result(
     )
 
 
+WRONG = """
+def run(task, api):
+    api.generate([{"role": "user", "content": task["prompt"]}])
+    api.submit("<answer>?</answer>")
+"""
 RISING, FLAT = [0.3, 0.35, 0.4, 0.5, 0.5, 0.6, 0.65, 0.7], [0.06, 0.0, 0.1, 0.06, 0.03, 0.09, 0.0, 0.06]
 
 
@@ -192,18 +197,15 @@ def test_the_recipe_is_the_laptop_s_with_the_asked_number_of_updates() -> None:
     assert traits_of(recipe()["harness_code"]) == {Trait.DIRECT, Trait.EXAMPLES, Trait.LOOK_UP}
 
 
-@pytest.mark.slow
-def test_a_phase_trains_on_the_permuted_release_and_measures_on_the_true_one(tmp_path: Path) -> None:
-    real_runtime()
-    shuffled = shuffle_release(release(), tmp_path / "shuffled", seed=1)
+def small_phase(tmp_path: Path, trained_on: Release, code: str) -> Phase:
     phase = Phase(
         seed=1,
         folder=tmp_path / "phase",
         model=rl_jobs.base_model(),
         cache=CACHE,
         release=str(release().root),
-        training_release=str(shuffled.root),
-        harness_code=rl_jobs.guess(),
+        training_release=str(trained_on.root),
+        harness_code=code,
         budgets=rl_jobs.setup(tmp_path)["budgets"],
         contract=RlContract(updates=2, prompts_per_batch=4, attempts=4, learning_rate=1e-3),
         concurrency=8,
@@ -213,6 +215,14 @@ def test_a_phase_trains_on_the_permuted_release_and_measures_on_the_true_one(tmp
     )
     phase.folder.mkdir()
     (phase.folder / "phase.json").write_text(phase.model_dump_json())
+    return phase
+
+
+@pytest.mark.slow
+def test_a_phase_trains_on_the_permuted_release_and_measures_on_the_true_one(tmp_path: Path) -> None:
+    real_runtime()
+    shuffled = shuffle_release(release(), tmp_path / "shuffled", seed=1)
+    phase = small_phase(tmp_path, shuffled, rl_jobs.guess())
     done = learning.run([phase], parallel=1)
     assert len(done[0].rewards) == 2
     assert done[0].before.keys() == done[0].after.keys() == {t.id for t in release().split("test")}
@@ -227,6 +237,17 @@ def test_a_phase_trains_on_the_permuted_release_and_measures_on_the_true_one(tmp
     assert verdict.criterion == "permuted references teach nothing"
     assert json.loads((tmp_path / "control.json").read_text())["phases"][0]["seed"] == 1
     assert (tmp_path / "reward-curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_phase_without_any_contrast_leaves_the_base_model(tmp_path: Path) -> None:
+    real_runtime()
+    phase = small_phase(tmp_path, release(), WRONG)
+    (done,) = learning.run([phase], parallel=1)
+    assert done.rewards == (0.0, 0.0)
+    assert done.after == done.before
+    assert done.identities["export"] == done.identities["base"]
+    assert not (phase.folder / "train/export").exists()
 
 
 @pytest.mark.slow
