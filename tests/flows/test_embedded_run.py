@@ -25,8 +25,8 @@ def test_the_engine_is_replaced_once_gone_before_training_and_serves_the_export_
     program.write_text(rl_jobs.guess())
     model = ("model=smollm2", f"model.name={rl_jobs.base_model()}", "model.device=cpu", "model.threads=1")
     run = Run(tmp_path / "runs", f"harness={program}", *SIZES, *model, PATIENCE, inference="embedded")
-    # In the middle of the first stage.
-    run.strike(1, lambda pid: os.kill(pid, signal.SIGKILL))
+    # In the first stage, whose episodes take a few tenths of a second.
+    run.strike(1, lambda pid: os.kill(pid, signal.SIGKILL), seconds=0.0)
     code, errors = run.end()
     assert code == 0, errors[-3000:]
     assert [event["why"] for event in run.events("lost")] == ["is dead"]

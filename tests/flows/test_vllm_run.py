@@ -61,10 +61,10 @@ class Run:
         lines = path.read_text().splitlines() if path.exists() else []
         return [event for event in map(json.loads, lines) if kind in ("", event["event"])]
 
-    def strike(self, number: int, blow: Callable[[int], None], after: str = "") -> None:
+    def strike(self, number: int, blow: Callable[[int], None], after: str = "", seconds: float = 0.3) -> None:
         """Hit the server that is started as number `number`, once episodes are under way.
 
-        `after`: not before a stage of this name has ended.
+        `after`: not before a stage of this name has ended. `seconds`: then so much later.
         """
 
         def wait_and_hit() -> None:
@@ -75,7 +75,7 @@ class Run:
                     break
                 time.sleep(0.02)
             if self.process.poll() is None:
-                time.sleep(0.3)
+                time.sleep(seconds)
                 blow(started[number - 1]["pid"])
 
         threading.Thread(target=wait_and_hit, daemon=True).start()
