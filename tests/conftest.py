@@ -1,6 +1,7 @@
 """Shared test set-up: nothing leaves the machine, Prefect's files stay in the cache, slow cases run last."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 # One home for all runs of the suite: a new one costs the server's migrations each time.
 os.environ["PREFECT_HOME"] = str(ROOT / ".cache" / "prefect-tests")
 os.environ.pop("PREFECT_API_URL", None)
+# A suite that was started in the background ignores Ctrl-C, and every run that a test starts would, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -147,8 +147,6 @@ def run_until(tmp_path: Path, stages: int, settings: list[str], **environment: s
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A suite that was started in the background ignores SIGINT, and its children would inherit that.
-        preexec_fn=_hear_interrupts,
     )
     catalog_path = tmp_path / "catalog.db"
     deadline = time.monotonic() + 150
@@ -206,10 +204,6 @@ def test_ctrl_c_in_the_middle_leaves_nothing_running_and_the_run_resumes(tmp_pat
     stages = Catalog(catalog_path).stages("stopped")
     assert done_before < {stage.key for stage in stages}
     assert len({stage.key for stage in stages}) == len(stages), "no stage was made twice"
-
-
-def _hear_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _session_of(leader: int) -> list[tuple[int, str]]:
