@@ -219,7 +219,15 @@ class Comparison(BaseModel):
 
 
 def compare(results: Sequence[PhaseResult], controls: Sequence[PhaseResult]) -> Comparison:
-    """Both kinds' gains on Test. Three seeds of each can just reach the criterion."""
+    """Both kinds' gains on Test. Three seeds of each can just reach the criterion.
+
+    ValueError unless all had the same program, base, contract and Test.
+    """
+    for name in ("harness", "base", "contract", "measured on"):
+        if len({result.identities.get(name) for result in (*results, *controls)}) > 1:
+            raise ValueError(
+                f"phases of another {name} cannot be compared: give each comparison its own folder"
+            )
     gains, control_gains = tuple(r.gain for r in results), tuple(r.gain for r in controls)
     dealt = [sum(chosen) for chosen in combinations((*gains, *control_gains), len(gains))]
     p_value = sum(total >= sum(gains) for total in dealt) / len(dealt)

@@ -101,7 +101,11 @@ def conclude(out: Path, results: Sequence[PhaseResult]) -> tuple[Verdict, Compar
         draw([*kinds[0], *kinds[1]], out / "reward-curves.png")
     if not all(kinds):
         return verdict, None
-    comparison = compare(*kinds)
+    try:
+        comparison = compare(*kinds)
+    except ValueError as error:
+        print(f"not compared: {error}", file=sys.stderr)
+        return verdict, None
     (out / "comparison.json").write_text(comparison.model_dump_json(indent=1))
     return verdict, comparison
 

@@ -120,6 +120,9 @@ def test_the_true_references_teach_more_than_permuted_ones() -> None:
     assert not mixed.met
     assert mixed.p_value == 2 / 20
     assert compare(controls, controls).p_value >= 0.5
+    longer = controls[0].model_copy(update={"identities": {"contract": "sha256:other"}})
+    with pytest.raises(ValueError, match="phases of another contract cannot be compared"):
+        compare(controls, [longer])
     late = [controls[0].model_copy(update={"timed_out": 1}), *controls[1:]]
     assert not compare([result(seed, RISING, 28, 44) for seed in (1, 2, 3)], late).met
 
